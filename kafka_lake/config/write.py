@@ -42,8 +42,8 @@ class _OfKeys(Settings):
     )
     order_by: TextOrList = Field(
         default=(),
-        description="Columns that decide which of two changes of a key is newer; then Kafka partition and offset. "
-        "Without it, and without an envelope, only the offset decides.",
+        description="Columns with times or numbers that decide which of two changes of a key is newer; then Kafka "
+        "partition and offset. Without it, and without an envelope, only the offset decides.",
         examples=[["updated_at"]],
     )
     delete_when: OptionalText = Field(

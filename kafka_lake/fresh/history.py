@@ -72,7 +72,7 @@ def _versions(changes: Changes, history: HistoryTable) -> str:
     kind = changes.type_of(VALID_FROM)
     if kind.startswith(("TIMESTAMP", "DATE")):
         between = f"greatest(__time, least(CAST({times} AS {kind}), {following}))"
-        has_no_time = f"__unplaced OR ({str(history.has_one_order).lower()} AND {deleted} AND __no_order)"
+        has_no_time = f"__unplaced OR ({str(interval is not None).lower()} AND {deleted} AND __no_order)"
         of_tombstones = f"CASE WHEN {has_no_time} THEN {between} ELSE __time END"
     else:
         # The first event of a key gets an empty interval.

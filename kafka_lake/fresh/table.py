@@ -236,15 +236,14 @@ class FreshTable:
         clock.finish("decode")
         columns = pa.unify_schemas([topic.decoder.columns for topic in snapshot.topics], promote_options="permissive")
         tail = [in_columns(each.rows, columns) for each in made]
-        database, missing = self._merged(snapshot, columns, tail, dues[0].before.identity)
+        database = self._merged(snapshot, columns, tail, dues[0].before.identity)
         clock.finish("merge")
-        dead_letters = sum(each.dead_letters for each in made)
         return Fresh(
             ".".join(self.spec.identifier),
             snapshot.head,
             ranges,
             records=sum(each.records for each in made),
-            dead_letters=dead_letters + missing,
+            dead_letters=sum(each.dead_letters for each in made),
             seconds=dict(clock.seconds),
             columns=columns,
             folders=snapshot.rows.folders,
@@ -266,9 +265,9 @@ class FreshTable:
 
     def _merged(
         self, snapshot: _Snapshot, columns: pa.Schema, tail: list[pa.Table], identity: TopicIdentity
-    ) -> tuple[Database, int]:
-        """Return a connection with the view ``this``, and the number of changes that lack a value."""
-        database, missing = self.database.cursor(), 0
+    ) -> Database:
+        """Return a connection with the view ``this``."""
+        database = self.database.cursor()
         kinds, have = types_of(database, columns), set(snapshot.rows.columns.names)
         listed = ", ".join(
             f"CAST({quoted(c) if c in have else 'NULL'} AS {kind}) AS {quoted(c)}" for c, kind in kinds.items()
@@ -294,10 +293,8 @@ class FreshTable:
                 key=topic.decoder.key,
                 topic_id=identity.topic_id,
             )
-            if self.spec.write == "history":
-                query = history.merge(changes)
-            else:
-                query, missing = upsert.merge(changes, self.connections)
+            is_history = self.spec.write == "history"
+            query = history.merge(changes) if is_history else upsert.merge(changes, self.connections)
         for view in dict.fromkeys(("this", self.spec.table)):
             database.execute(f"CREATE TEMP VIEW {quoted(view)} AS {query}")
-        return database, missing
+        return database

@@ -15,6 +15,7 @@ from kafka_lake.catalog.positions import TableState, head_of
 from kafka_lake.cdc.task.change import DELETE, READ, UPSERT
 from kafka_lake.common.text import seconds_of
 from kafka_lake.engine.interop import from_arrow_schema
+from kafka_lake.errors import FreshReadError
 from kafka_lake.formats.rows import CHANGE, DELETED, EVENT, change_columns
 from kafka_lake.fresh.conditions import in_duckdb
 from kafka_lake.fresh.decode import CHANGE_EVENT, OPERATION
@@ -148,21 +149,22 @@ class Changes:
         return sql
 
 
-def merge(changes: Changes, connections: Connections) -> tuple[str, int]:
-    """Return the query for the table's rows with its unread changes, and the number of changes that lack a value.
+def merge(changes: Changes, connections: Connections) -> str:
+    """Return the query for the table's rows with its unread changes.
 
     Raises:
         ChangeRefusedError: If a change can't be ordered.
+        FreshReadError: If a change lacks a value.
     """
     changes.load_events()
     has_deletes = _load_deletes(changes, connections)
     _place(changes, has_deletes)
     _check_order(changes)
-    missing = _drop_lacking(changes)
+    _check_complete(changes)
     database, columns = changes.database, ", ".join(map(quoted, changes.columns.names))
     database.execute(f"CREATE TEMP TABLE __changed AS {_newest(changes)}")
     unchanged = f"SELECT {columns} FROM __base AS b ANTI JOIN __touched ON {changes.same_key('b')}"
-    return f"{unchanged} UNION ALL SELECT {columns} FROM __changed", missing
+    return f"{unchanged} UNION ALL SELECT {columns} FROM __changed"
 
 
 def _load_deletes(changes: Changes, connections: Connections) -> bool:
@@ -281,12 +283,11 @@ def _check_order(changes: Changes) -> None:
         raise partitions_error(changes.spec, *found)
 
 
-def _drop_lacking(changes: Changes) -> int:
-    """Delete events that leave a value unchanged which no event before them has; return how many there were."""
-    spec, dropped = changes.spec, 0
+def _check_complete(changes: Changes) -> None:
+    """Refuse an event that leaves a value unchanged which no event before it has."""
+    spec, key = changes.spec, ", ".join(changes.key_names)
     if spec.is_partial or spec.deletes == "soft" or not changes.nullable:
-        return dropped
-    key = ", ".join(changes.key_names)
+        return
     until = f"OVER (PARTITION BY {key} ORDER BY __o)"
     deleted_at = f"max(CASE WHEN {OPERATION} = '{DELETE}' THEN __o END) {until}"
     lacks = []
@@ -294,19 +295,16 @@ def _drop_lacking(changes: Changes) -> int:
         has_at = f"max(CASE WHEN {_has(column)} THEN __o END) {until}"
         has_none = f"coalesce({deleted_at} > {has_at}, {has_at} IS NULL)"
         lacks.append(f"(list_contains({UNCHANGED}, {literal(column)}) AND {has_none})")
-    found = (
-        f"SELECT __part, __off, {OPERATION} <> '{DELETE}' AND ({' OR '.join(lacks)}) AS __lacks FROM __placed "
-        "WHERE __place IS NOT NULL"
-    )
-    # Without one event, another may lack the value that it had.
-    while True:
-        (count,) = changes.database.execute(
-            f"DELETE FROM __placed WHERE __kind = {_EVENT} AND (__part, __off) IN "
-            f"(SELECT (__part, __off) FROM ({found}) WHERE __lacks)"
-        ).fetchall()[0]
-        if not count:
-            return dropped
-        dropped += count
+    found = changes.database.execute(
+        f"SELECT __part, __off FROM __placed WHERE __place IS NOT NULL "
+        f"QUALIFY __kind = {_EVENT} AND {OPERATION} <> '{DELETE}' AND ({' OR '.join(lacks)}) LIMIT 1"
+    ).fetchone()
+    if found:
+        raise FreshReadError(
+            f"Topic {spec.topic}: the change in partition {found[0]} at offset {found[1]} leaves a value unchanged "
+            "which no change before it has.",
+            f"The next commit makes it a dead letter: `kafka-lake ingest {spec.full_topic}`.",
+        )
 
 
 def _has(column: str) -> str:

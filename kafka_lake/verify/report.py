@@ -1,6 +1,5 @@
 """The report of a verification: what was compared, and each problem with the offsets where it is."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -120,15 +119,6 @@ class Report:
         """Return the report as JSON can have it."""
         problems = [{**asdict(problem), "what_next": problem.remedy} for problem in self.problems]
         return {**asdict(self), "counts": dict(self.counts), "problems": problems, "verified": not self.problems}
-
-    @classmethod
-    def of(cls, text: str) -> "Report":
-        """Return the report that `document` was written of as JSON."""
-        values = json.loads(text)
-        problems = [Problem(**{k: v for k, v in each.items() if k != "what_next"}) for each in values["problems"]]
-        ranges = {t: {int(p): tuple(r) for p, r in parts.items()} for t, parts in values["ranges"].items()}
-        rest = {name: values[name] for name in ("table", "snapshot", "notes", "seconds")}
-        return cls(**rest, ranges=ranges, counts=Counter(values["counts"]), problems=problems)
 
     def lines(self) -> list[str]:
         """Return the report as lines for people."""

@@ -1,8 +1,8 @@
 """Verify a table: compare the offsets that Kafka has with those of the table's rows and dead letters, and values."""
 
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -17,9 +17,10 @@ from kafka_lake.catalog.history import recorded_losses
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import TableState, adopted_position, head_of, read_state
 from kafka_lake.cdc.task.change import DELETE, READ, UPSERT
-from kafka_lake.common.files import ensure_home, write_atomic
+from kafka_lake.common.files import ensure_home
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.dead_letters.pending import pending_reconciliation
+from kafka_lake.engine.frames import cached
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.formats.rows import DELETED, change_columns
 from kafka_lake.formats.task.decoded import Decoded
@@ -55,12 +56,10 @@ class VerifyOptions:
     Args:
         since: Only records from here on: ``earliest``, an offset, a time, or offsets as in ``0:17,1:4``.
         sample: The share of the records whose values are compared, 0 to 1.
-        resume: Whether to continue after the last range of a verification that didn't end.
     """
 
     since: str = "earliest"
     sample: float = 0.01
-    resume: bool = False
 
 
 def verify(
@@ -78,7 +77,7 @@ def verify(
         progress: Called with a line for each range.
 
     Raises:
-        KafkaLakeError: If the table can't be verified. A verification of append or history can be resumed.
+        KafkaLakeError: If the table can't be verified.
     """
     if table.is_keyed and options.since != "earliest":
         raise ConfigurationError(
@@ -86,56 +85,23 @@ def verify(
             "it.",
             "Remove it.",
         )
-    with file_errors(".".join(table.identifier)):
-        return _verified(topic, table, connections, options, progress=progress)
-
-
-def _verified(
-    topic: TopicTable,
-    table: TopicTable,
-    connections: Connections,
-    options: VerifyOptions,
-    *,
-    progress: Callable[[str], None],
-) -> Report:
-    began = time.monotonic()
-    state, dead_letters = _consistent(connections.catalog, table)
-    topic = knowing(topic, state.table.properties)
-    state_file = ensure_home() / "verify" / f"{'.'.join(table.identifier)}.json"
-    report, done = Report(".".join(table.identifier), state.head), dict[str, dict[int, int]]()
-    if options.resume and state_file.exists() and (table.has_versions or not table.is_keyed):
-        saved = json.loads(state_file.read_text())
-        # Another project, or an earlier table, may have had the name.
-        if saved["table"] == str(state.table.metadata.table_uuid):
-            report, done = Report.of(saved["report"]), saved["done"]
-            report.snapshot = state.head
-    before = report.seconds
-    for number, each in enumerate(table.each_topic):
-        of_topic = _OfTopic(
-            replace(topic, topic=each.topic),
-            each,
-            connections,
-            report,
-            options=options,
-            progress=progress,
-            state=state_of(each, state.table),
-            dead_letters=dead_letters,
-            is_first=not number,
-        )
-
-        def save(offsets: Mapping[int, int], name: str = each.topic) -> None:
-            report.seconds = before + time.monotonic() - began
-            state_file.parent.mkdir(exist_ok=True)
-            document = {
-                "table": str(state.table.metadata.table_uuid),
-                "done": {**done, name: dict(offsets)},
-                "report": json.dumps(report.document()),
-            }
-            write_atomic(state_file, json.dumps(document))
-
-        done[each.topic] = of_topic.verify({int(p): o for p, o in done.get(each.topic, {}).items()}, save)
-    report.seconds = before + time.monotonic() - began
-    state_file.unlink(missing_ok=True)
+    began, name = time.monotonic(), ".".join(table.identifier)
+    with file_errors(name):
+        state, dead_letters = _consistent(connections.catalog, table)
+        topic, report = knowing(topic, state.table.properties), Report(name, state.head)
+        for number, each in enumerate(table.each_topic):
+            _OfTopic(
+                replace(topic, topic=each.topic),
+                each,
+                connections,
+                report,
+                options=options,
+                progress=progress,
+                state=state_of(each, state.table),
+                dead_letters=dead_letters,
+                is_first=not number,
+            ).verify()
+    report.seconds = time.monotonic() - began
     return report
 
 
@@ -194,13 +160,11 @@ class _OfTopic:
         has_marks = DELETED in {field.name for field in change_columns(spec)}
         self._mark = f"coalesce({quoted(DELETED)}, false)" if has_marks else "false"
 
-    def verify(self, done: Mapping[int, int], save: Callable[[Mapping[int, int]], None]) -> dict[int, int]:
-        """Compare range after range, and return the offsets up to which that is done."""
+    def verify(self) -> None:
+        """Compare range after range."""
         now = self._watermarks()
-        ranges, reached = tuple(self._ranges(now, done)), dict(done)
-        for r in ranges:
-            known = self._report.ranges.setdefault(self._spec.topic, {})
-            known[r.partition] = (known.get(r.partition, (r.start, 0))[0], r.end)
+        ranges = tuple(self._ranges(now))
+        self._report.ranges[self._spec.topic] = {r.partition: (r.start, r.end) for r in ranges}
         for loss in self._losses:
             end = loss.start if loss.end is None else loss.end
             if any(r.partition == loss.partition and r.start < end and loss.start < r.end for r in ranges):
@@ -209,22 +173,18 @@ class _OfTopic:
         newest = None
         if self._spec.is_keyed and not self._spec.has_versions:
             newest = NewestChanges(self._spec, self._state, self._connections, self._database)
-        is_first = self._covers_all and not done
+        is_first = self._covers_all
         while is_first or any(map(len, ranges)):
             # One whole range at a time for upserts, since a key's changes may be anywhere.
             todo = chunk(ranges, OFFSETS_AT_ONCE)
             self._compare(Window(todo), comparison, newest, counts_foreign=is_first)
             is_first, ends = False, {r.partition: r.end for r in todo}
-            reached |= ends
             ranges = tuple(replace(r, start=ends.get(r.partition, r.start)) for r in ranges)
             self._progress(f"{sum(map(len, todo)):,} offsets of topic {self._spec.topic} compared")
-            if newest is None and any(map(len, ranges)):
-                save(reached)
         if newest is not None:
             newest.compare(self._live(newest.key), self._report)
         elif self._spec.has_versions:
             overlapping_versions(self._database, self._rows, self._spec, self._state, report=self._report)
-        return reached
 
     def _watermarks(self) -> Watermarks:
         now = self._connections.cluster.watermarks_of(self._spec.topic)
@@ -232,7 +192,7 @@ class _OfTopic:
             raise another_topic(self._position, now)
         return now
 
-    def _ranges(self, now: Watermarks, done: Mapping[int, int]) -> Iterator[OffsetRange]:
+    def _ranges(self, now: Watermarks) -> Iterator[OffsetRange]:
         """Yield what Kafka still has below the position."""
         options, spec = self._options, self._spec
         since = offsets_of(options.since, spec.topic, self._connections.cluster, now)
@@ -242,7 +202,7 @@ class _OfTopic:
             self._report.note(f"offsets before the table's first row, since starting_offsets is {spec.start}")
         for p, end in sorted(self._position.offsets.items()):
             if p in now.low:
-                start = max(now.low[p], since.get(p, 0), begins.get(p, 0), done.get(p, 0))
+                start = max(now.low[p], since.get(p, 0), begins.get(p, 0))
                 yield OffsetRange(p, min(start, end), end)
 
     @cached_property
@@ -295,7 +255,10 @@ class _OfTopic:
         self._fill_losses(window, window.known, skipped=False, value=False)
         self._count_rows(window, counts_foreign=counts_foreign)
         self._count_dead_letters(window)
-        self._route(window)
+        # Rows of skipped offsets are compared like others, since a later run may have read them.
+        given_up = ~window.known
+        self._fill_losses(window, given_up, skipped=True, value=True)
+        is_change = self._read_by_spark(window, newest, given_up)
         counts = self._report.counts
         rows, deletes, letters = window.rows, window.deletes, window.dead_letters
         have_row = (rows > 0) | (deletes > 0)
@@ -315,12 +278,9 @@ class _OfTopic:
             needed &= ~window.tombstone
         is_gone = ~window.visible & self._is_compacted
         self._add("foreign_row", window, held & window.known & ~needed & ~is_gone)
-        # Rows of skipped offsets are compared like others, since a later run may have read them.
-        given_up = ~window.known
-        self._fill_losses(window, given_up, skipped=True, value=True)
         counts["offsets_lost_or_expired"] += int((given_up & ~held).sum())
-        if newest is not None and len(window):
-            held = newest.add(self._records_of_table(window), window, given_up) | (letters > 0)
+        if is_change is not None:
+            held = is_change | (letters > 0)
         self._explain(window, needed & ~held & ~given_up)
         live = partial(self._live, "")
         comparison.compare(window, self._database, self._rows, live, dead_letters=self._dead_letters)
@@ -383,11 +343,19 @@ class _OfTopic:
         numbered = routed(records, topic, schema_names(records, topic, self._connections))
         return numbered.filter(F.col(ROUTE).isin(*map(str, numbers))).drop(ROUTE, ROUTES)
 
-    def _route(self, window: Window) -> None:
-        if self._topic.has_routes and len(window):
-            taken = self._records_of_table(window).select("partition", "offset").toArrow()
-            window.taken[:] = False
-            window.taken[window.cells(taken["partition"].to_numpy(), taken["offset"].to_numpy())] = True
+    def _read_by_spark(self, window: Window, newest: NewestChanges | None, given_up: np.ndarray) -> np.ndarray | None:
+        """Mark the records that the table's condition takes; add the changes, and return which records are changes."""
+        has_routes = self._topic.has_routes
+        if not len(window) or not (has_routes or newest):
+            return None
+        with ExitStack() as held:
+            records = self._records_of_table(window)
+            if has_routes:
+                records = cached(records, held) if newest else records
+                taken = records.select("partition", "offset").toArrow()
+                window.taken[:] = False
+                window.taken[window.cells(taken["partition"].to_numpy(), taken["offset"].to_numpy())] = True
+            return newest.add(records, window, given_up) if newest else None
 
     def _explain(self, window: Window, mask: np.ndarray) -> None:
         """Report records that are neither rows nor dead letters, except those that row retention has deleted."""

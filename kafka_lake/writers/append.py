@@ -4,8 +4,9 @@ The driver puts the files into a snapshot once it has the reports of all tasks.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import fields
 from itertools import chain
 from typing import Any
 
@@ -39,6 +40,7 @@ from kafka_lake.writers.task.writer import REPORT, TOPIC_ID
 DECODED_BY_ARROW = "kafka-lake.decoded-by-arrow"
 """Snapshot property: number of records that tasks decoded and wrote, without a transform."""
 
+_COUNTS = ("records", "bytes_read", "tombstones", "failed", "untimed")
 _TIME_ZONE = "spark.sql.session.timeZone"
 _MISSING = re.compile(r"^(?:ModuleNotFoundError|ImportError): (.*)$", re.MULTILINE)
 _HEADERS = T.ArrayType(T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())]))
@@ -75,7 +77,7 @@ def check_writable(table: Table) -> None:
 
 def nothing_written(records: DataFrame) -> Written:
     """Return the result of writing no records."""
-    counts = dict.fromkeys(("records", "bytes_read", "tombstones", "failed", "untimed"), 0)
+    counts = dict.fromkeys(_COUNTS, 0)
     return Written((), counts, lambda: none_failed(records), spans=(), rules=(), classes=())
 
 
@@ -143,16 +145,8 @@ def written(
 ) -> Written:
     """Return the result of writing a table, from the reports of its tasks."""
     report = _merged(reports)
-    counts = {
-        "records": report.records,
-        "bytes_read": report.bytes_read,
-        "tombstones": report.tombstones,
-        "failed": report.failed,
-        "untimed": report.untimed,
-        "oldest_ms": report.oldest_ms,
-        "newest_ms": report.newest_ms,
-        OBSERVED: loaded_observed(report.seen, spec.max_columns),
-    }
+    counts = {name: getattr(report, name) for name in (*_COUNTS, "oldest_ms", "newest_ms")}
+    counts[OBSERVED] = loaded_observed(report.seen, spec.max_columns)
 
     def with_errors() -> DataFrame:
         if not report.failed:
@@ -230,25 +224,18 @@ def prepare() -> None:
 
 def _merged(reports: Sequence[Report]) -> Report:
     asked, answers = merged_answers([(report.asked, report.answers) for report in reports])
+    values = {part.name: [getattr(report, part.name) for report in reports] for part in fields(Report)}
+    totals: dict[str, Any] = {name: sum(values[name]) for name in _COUNTS}
+    totals |= {name: tuple(chain.from_iterable(values[name])) for name in ("files", "spans", "seen")}
+    stamps = {name: [ms for ms in values[name] if ms is not None] for name in ("oldest_ms", "newest_ms")}
     return Report(
-        files=tuple(chain.from_iterable(report.files for report in reports)),
-        records=sum(report.records for report in reports),
-        tombstones=sum(report.tombstones for report in reports),
-        failed=sum(report.failed for report in reports),
-        untimed=sum(report.untimed for report in reports),
-        failures=merged(chain.from_iterable(report.failures for report in reports)),
-        oldest_ms=_pick(min, (report.oldest_ms for report in reports)),
-        newest_ms=_pick(max, (report.newest_ms for report in reports)),
-        spans=tuple(chain.from_iterable(report.spans for report in reports)),
+        **totals,
+        failures=merged(chain.from_iterable(values["failures"])),
+        oldest_ms=min(stamps["oldest_ms"], default=None),
+        newest_ms=max(stamps["newest_ms"], default=None),
         asked=asked,
         answers=answers,
-        seen=tuple(chain.from_iterable(report.seen for report in reports)),
-        bytes_read=sum(report.bytes_read for report in reports),
     )
-
-
-def _pick(pick: Callable[..., int | None], stamps: Iterable[int | None]) -> int | None:
-    return pick((stamp for stamp in stamps if stamp is not None), default=None)
 
 
 def _of_table(table: Table, files: Iterable[Any]) -> tuple[Any, ...]:

@@ -351,8 +351,9 @@ class _Staging:
             failed=lambda: int(events.counts()["failed"]),
             declared=decoder.fixed is not None,
         )
-        staged = write_history(change_batch) if spec.has_versions else write_upserts(change_batch, self.undo)
-        counts, result = events.counts(), staged.result
+        merged = write_history(change_batch) if spec.has_versions else write_upserts(change_batch, self.undo)
+        primary, deletes, result = merged
+        counts = events.counts()
         missing, refused = result.missing_values, result.validation.refused
         counts["failed"] += len(missing) + (len(refused) if refused else 0)
 
@@ -361,13 +362,13 @@ class _Staging:
             return records if refused is None else refused.set_apart(records)
 
         return StagedRows(
-            staged.primary,
+            primary,
             counts,
             with_errors,
             batch.decoder,
             plan=self.schema,
             validation=result.validation,
-            deletes=staged.deletes,
+            deletes=deletes,
             merge_result=result,
         )
 

@@ -17,7 +17,6 @@ def verify(
     table: Annotated[str, typer.Argument(help="Table of a topic; with its namespace if the name is ambiguous.")],
     since: Annotated[str, typer.Option(help=f"Verify only records from here on: {OFFSETS}.")] = "earliest",
     sample: Annotated[str, typer.Option(help="Share of records whose values are compared.")] = "1%",
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted verification.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Prove that a table has every record in Kafka before the table's position exactly once.
@@ -40,7 +39,7 @@ def verify(
         working(f"Verifying {table}") as status,
     ):
         spec = find_table(topic, table, connections.catalog)
-        report = compare(topic, spec, connections, VerifyOptions(since, share, resume), progress=status.update)
+        report = compare(topic, spec, connections, VerifyOptions(since, share), progress=status.update)
     if since != "earliest" and not any(
         end > start for parts in report.ranges.values() for start, end in parts.values()
     ):

@@ -80,14 +80,10 @@ class HistoryTable:
         return self.track or self.values
 
     @property
-    def has_one_order(self) -> bool:
-        """Return whether one column is the whole order."""
-        return len(self.keys.order_by) == 1 and not self.keys.has_envelope
-
-    @property
     def interval_column(self) -> str | None:
         """The order column whose values are the bounds of intervals; None if the bounds are times."""
-        return self.keys.order_by[0] if self.has_one_order else None
+        has_one = len(self.keys.order_by) == 1 and not self.keys.has_envelope
+        return self.keys.order_by[0] if has_one else None
 
     @property
     def key_names(self) -> list[str]:
@@ -276,8 +272,8 @@ def _time_of_tombstones(history: HistoryTable, following: Column) -> Column:
         # The first event of a key gets an empty interval.
         return F.coalesce(time, following, F.lit(0).cast(kind))
     has_no_order = F.lit(False)
-    if history.has_one_order:
-        has_no_order = F.col(DELETED) & F.col(_DECLARED)[history.keys.order_by[0]].isNull()
+    if history.interval_column is not None:
+        has_no_order = F.col(DELETED) & F.col(_DECLARED)[history.interval_column].isNull()
     event_time = F.coalesce(*_event_times(history)).cast(kind)
     between = F.greatest(time, F.least(event_time, following))
     return F.when(has_no_order | F.col(IS_UNPLACED), between).otherwise(time)

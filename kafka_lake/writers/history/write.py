@@ -28,14 +28,14 @@ from kafka_lake.writers.history.versions import (
 from kafka_lake.writers.rules import check_events
 from kafka_lake.writers.staged import StagedTable, staged_table
 from kafka_lake.writers.upsert.batch import ChangeBatch
-from kafka_lake.writers.upsert.deduplicate import UNKNOWN, EventStatistics
+from kafka_lake.writers.upsert.deduplicate import UNKNOWN, EventStatistics, conflict
 from kafka_lake.writers.upsert.keys import KeyBounds, partitions_error, tombstone_error
 from kafka_lake.writers.upsert.merge import MergeCounts, run_merge
 from kafka_lake.writers.upsert.missing_values import MissingValue, collect_missing_values, without_missing
-from kafka_lake.writers.upsert.write import StagedChanges, append_rows, cached_events, query_settings, row_events
+from kafka_lake.writers.upsert.write import append_rows, cached_events, query_settings, row_events
 
 
-def write_history(batch: ChangeBatch) -> StagedChanges:
+def write_history(batch: ChangeBatch) -> tuple[StagedTable, None, HistoryResult]:
     """Stage the events of a history on the batch's branch."""
     with ExitStack() as held:
         held.enter_context(query_settings(batch))
@@ -49,7 +49,7 @@ def write_history(batch: ChangeBatch) -> StagedChanges:
         refused = len(result.missing_values) + (len(validation.refused) if validation.refused else 0)
         counts = statistics.counts
         result = replace(result, changes=counts["changes"] - refused, deletes=counts["deletes"], validation=validation)
-        return StagedChanges(primary, None, result)
+        return primary, None, result
 
 
 def _stage(
@@ -148,19 +148,10 @@ def _check_order(batch: ChangeBatch, versions: DataFrame, history: HistoryTable,
     keys, spec = history.keys, batch.context.spec
     if keys.has_order and not deletes:
         return
-    is_todays, partition, offset = map(F.expr, keys.kafka_order("e"))
+    is_todays, _, _ = map(F.expr, keys.kafka_order("e"))
     is_unordered = F.col(IN_BATCH) & (F.col(IS_UNPLACED) if keys.has_order else F.lit(True))
-    place = F.struct(partition.alias("partition"), offset.alias("offset"))
+    is_change = ~F.col(DELETED) | F.lit(not keys.has_order)
     by_key = versions.alias("e").filter(is_todays).groupBy(*map(F.expr, keys.key("e")))
-    partitions = by_key.agg(
-        F.min(F.when(is_unordered, place)).alias("first"),
-        F.collect_set(F.when(~F.col(DELETED) | F.lit(not keys.has_order), partition)).alias("all"),
-    )
-    others = partitions.select("first.*", F.array_remove("all", F.col("first.partition")).alias("others"))
-    unordered = others.filter(F.size("others") > 0).orderBy("partition", "offset").limit(1).collect()
-    if not unordered:
-        return
-    partition_of, offset_of, (other, *_) = unordered[0]
-    if keys.has_order:
-        raise tombstone_error(spec, partition_of, offset_of, other)
-    raise partitions_error(spec, partition_of, offset_of, other)
+    found = by_key.agg(conflict(F.col(f"e.{quoted(keys.metadata)}"), is_unordered, is_change).alias("found"))
+    if (place := found.agg(F.min("found")).collect()[0][0]) is not None:
+        raise tombstone_error(spec, *place) if keys.has_order else partitions_error(spec, *place)

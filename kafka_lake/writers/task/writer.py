@@ -300,11 +300,8 @@ def _counted(report: Report, batch: pa.RecordBatch, failed: pa.RecordBatch) -> R
     stamps = pc.fill_null(batch.column("timestamp").cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
     # Kafka writes -1 where a record has no time.
     timed = stamps[stamps >= 0]
-    oldest = [report.oldest_ms] if report.oldest_ms is not None else []
-    newest = [report.newest_ms] if report.newest_ms is not None else []
-    if len(timed):
-        oldest.append(int(timed.min()) // 1000)
-        newest.append(int(timed.max()) // 1000)
+    ends = [int(end) // 1000 for end in (timed.min(), timed.max())] if len(timed) else []
+    known = [end for end in (report.oldest_ms, report.newest_ms, *ends) if end is not None]
     return replace(
         report,
         records=report.records + len(batch),
@@ -312,8 +309,8 @@ def _counted(report: Report, batch: pa.RecordBatch, failed: pa.RecordBatch) -> R
         tombstones=report.tombstones + batch.column("value").null_count,
         failed=report.failed + len(failed),
         untimed=report.untimed + batch.column("timestamp").null_count,
-        oldest_ms=min(oldest, default=None),
-        newest_ms=max(newest, default=None),
+        oldest_ms=min(known, default=None),
+        newest_ms=max(known, default=None),
     )
 
 

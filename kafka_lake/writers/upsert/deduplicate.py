@@ -1,6 +1,6 @@
 """Deduplicate change events: one event per key remains, with the newest value of each column."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -132,7 +132,9 @@ def latest_per_key(events: DataFrame, keys: Keys, nullable: Sequence[str], is_pa
         (F.expr(keys.has_no_order(_EVENTS)) if keys.has_order else F.lit(True)).alias(_UNORDERED),
     )
     by = [F.col(key_column(number)) for number in range(len(key))]
-    order, several = F.col(_ORDER), _conflict(keys).alias(SEVERAL_PARTITIONS)
+    is_change = ~F.col(_UNORDERED) | F.lit(not keys.has_order)
+    several = conflict(F.col(quoted(keys.metadata)), F.col(_UNORDERED), is_change).alias(SEVERAL_PARTITIONS)
+    order = F.col(_ORDER)
     if not nullable:
         newest = F.max_by(F.struct(*[F.col(quoted(name)) for name in columns]), order).alias("newest")
         grouped = ordered.groupBy(*by).agg(newest, several)
@@ -174,14 +176,17 @@ def latest_per_key(events: DataFrame, keys: Keys, nullable: Sequence[str], is_pa
     )
 
 
-def _conflict(keys: Keys) -> Column:
-    """Return an event of a key that has no order, beside events of another Kafka partition; null if there is none."""
-    place = F.col(quoted(keys.metadata))
-    first = F.min(F.when(F.col(_UNORDERED), F.struct(place["partition"], place["offset"])))
-    partition = F.when(~F.col(_UNORDERED) | F.lit(not keys.has_order), place["partition"])
-    least, most, own = F.min(partition), F.max(partition), first["partition"]
-    other = F.when(least != own, least).otherwise(most)
-    return F.when(other != own, F.struct(own, first["offset"], other))
+def conflict(place: Column, is_unordered: Column, is_change: Column) -> Column:
+    """Return the place of a key's event without an order beside a change in another Kafka partition; null if none."""
+    partition = F.when(is_change, place["partition"])
+    least, most = F.min(partition), F.max(partition)
+
+    def beside(pick: Callable[[Column], Column]) -> Column:
+        event = pick(F.when(is_unordered, F.struct(place["partition"], place["offset"])))
+        other = F.when(least != event["partition"], least).otherwise(most)
+        return F.when(other != event["partition"], F.struct(event["partition"], event["offset"], other))
+
+    return F.coalesce(beside(F.min), beside(F.max))
 
 
 def key_column(number: int) -> str:

@@ -8,7 +8,7 @@ https://debezium.io/documentation/reference/stable/connectors/postgresql.html#po
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -120,21 +120,6 @@ class SnapshotProgress:
     partial: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class BatchCutoff:
-    """The cutoff of a batch.
-
-    Args:
-        applied: None if there is no cutoff, in the batch or before it.
-        snapshot: The source snapshot of a new cutoff; None for a truncate.
-        properties: Snapshot properties that remember it.
-    """
-
-    applied: AppliedCutoff | None = None
-    snapshot: CompleteSnapshot | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
-
-
 def follow_snapshots(before: OpenSnapshot, markers: Sequence[SnapshotMarker]) -> SnapshotProgress:
     """Follow the markers of a batch in Kafka's order. Pure."""
     progress = SnapshotProgress(before)
@@ -173,8 +158,10 @@ def due_snapshot(
     return None, pending
 
 
-def find_cutoff(batch: ChangeBatch, events: DataFrame, statistics: EventStatistics) -> BatchCutoff:
-    """Return the cutoff of a batch, from its events and the table's snapshots."""
+def find_cutoff(
+    batch: ChangeBatch, events: DataFrame, statistics: EventStatistics
+) -> tuple[AppliedCutoff | None, CompleteSnapshot | None, Mapping[str, str]]:
+    """Return the batch's cutoff, its source snapshot if it is a new one of a snapshot, and the snapshot properties."""
     spec, state, keys = batch.context.spec, batch.state, batch.keys
     position = positions_from_json(batch.summary[POSITION])[spec.topic]
     snapshot, properties = None, dict[str, str]()
@@ -192,10 +179,10 @@ def find_cutoff(batch: ChangeBatch, events: DataFrame, statistics: EventStatisti
         new = newest.cutoff if newest else None
     applied = newer_cutoff(new, remembered_cutoff(state), keys)
     if applied is None:
-        return BatchCutoff(properties=properties)
+        return None, None, properties
     is_snapshot = snapshot is not None and applied.is_new and applied.cutoff == snapshot.cutoff
     properties[CUTOFF] = applied.cutoff.to_json()
-    return BatchCutoff(applied, snapshot if is_snapshot else None, properties)
+    return applied, snapshot if is_snapshot else None, properties
 
 
 def _truncate(spec: TopicTable, events: DataFrame, keys: Keys, position: Position) -> Cutoff | None:

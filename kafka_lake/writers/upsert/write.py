@@ -1,7 +1,7 @@
 """Upsert: deduplicate a batch's change events by key and MERGE them into the run's branch."""
 
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
@@ -15,7 +15,6 @@ from kafka_lake.cdc.task.change import DELETE, NOTHING, TRUNCATE
 from kafka_lake.engine.frames import cached, shuffles
 from kafka_lake.errors import ChangeRefusedError
 from kafka_lake.writers.frames import append, shaped
-from kafka_lake.writers.history.versions import HistoryResult
 from kafka_lake.writers.rules import check_events
 from kafka_lake.writers.staged import StagedTable, side_summary, staged_table
 from kafka_lake.writers.upsert.batch import ChangeBatch
@@ -64,21 +63,11 @@ _SETTINGS = {
 }
 
 
-@dataclass(frozen=True)
-class StagedChanges:
-    """A staged batch of change events.
+def write_upserts(batch: ChangeBatch, undo: ExitStack) -> tuple[StagedTable, StagedTable | None, UpsertResult]:
+    """Stage the events of an upsert table, and their deleted keys if there are any.
 
-    Args:
-        deletes: The table of deleted keys; None if nothing was added to it.
+    ``undo`` gets callbacks that remove what was staged.
     """
-
-    primary: StagedTable
-    deletes: StagedTable | None
-    result: UpsertResult | HistoryResult
-
-
-def write_upserts(batch: ChangeBatch, undo: ExitStack) -> StagedChanges:
-    """Stage the events of an upsert table. ``undo`` gets callbacks that remove what was staged."""
     try:
         with ExitStack() as held:
             return _stage(batch, held, undo)
@@ -88,15 +77,17 @@ def write_upserts(batch: ChangeBatch, undo: ExitStack) -> StagedChanges:
         raise refusal from error
 
 
-def _stage(batch: ChangeBatch, held: ExitStack, undo: ExitStack) -> StagedChanges:
+def _stage(
+    batch: ChangeBatch, held: ExitStack, undo: ExitStack
+) -> tuple[StagedTable, StagedTable | None, UpsertResult]:
     held.enter_context(query_settings(batch))
     all_events, statistics = cached_events(batch, held)
     counts, spec = statistics.counts, batch.context.spec
     batch = replace(batch, is_complete=not statistics.incomplete)
     validation = check_events(batch.context, batch.plan, all_events, declared=batch.declared)
     batch = batch.without_refused(validation)
-    cutoff = find_cutoff(batch, all_events, statistics)
-    batch = replace(batch, cutoff=cutoff.applied, summary={**batch.summary, **cutoff.properties})
+    cutoff, snapshot, properties = find_cutoff(batch, all_events, statistics)
+    batch = replace(batch, cutoff=cutoff, summary={**batch.summary, **properties})
     events = all_events.drop(SNAPSHOT_MARKER, SOURCE_TABLE, KEY_CHANGED)
     if validation.refused is not None:
         events = validation.refused.left(events, batch.keys.metadata)
@@ -115,8 +106,8 @@ def _stage(batch: ChangeBatch, held: ExitStack, undo: ExitStack) -> StagedChange
         latest, missing = _deduplicated(batch, events, held)
     unique = latest.events.drop(SEVERAL_PARTITIONS, UNKNOWN)
     deletes = None
-    if (counts["deletes"] or cutoff.snapshot) and not spec.ignores_deletes:
-        deletes = _stage_deletes(batch, unique, cutoff.snapshot, undo)
+    if (counts["deletes"] or snapshot) and not spec.ignores_deletes:
+        deletes = _stage_deletes(batch, unique, snapshot, undo)
     unique = unique.drop(WITHOUT_ORDER)
     late = without_late(batch.context, unique, batch.keys) if latest.count else None
     in_time = unique if late is None else cached(late, held)
@@ -126,7 +117,7 @@ def _stage(batch: ChangeBatch, held: ExitStack, undo: ExitStack) -> StagedChange
     else:
         nothing = shaped(in_time.limit(0), batch.columns)
         primary, merged = append(batch.branch, batch.state, nothing, batch.summary), MergeCounts()
-    primary, applied_cutoff = _delete_before_cutoff(batch, primary, cutoff.snapshot)
+    primary, applied_cutoff = _delete_before_cutoff(batch, primary, snapshot)
     refused = len(validation.refused) if validation.refused else 0
     result = UpsertResult(
         changes=counts["changes"] - len(missing) - refused,
@@ -140,7 +131,7 @@ def _stage(batch: ChangeBatch, held: ExitStack, undo: ExitStack) -> StagedChange
         cutoff=applied_cutoff,
         validation=validation,
     )
-    return StagedChanges(primary, deletes, result)
+    return primary, deletes, result
 
 
 def query_settings(batch: ChangeBatch) -> AbstractContextManager[None]:

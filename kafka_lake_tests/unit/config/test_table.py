@@ -126,6 +126,10 @@ def test_tables_without_conditions_have_all_records() -> None:
         ("{exclude_fields: [_kafka]}", "table: exclude_fields: _kafka is in metadata_column, which the table needs"),
         ("{exclude_fields: [ID], write: {mode: upsert, key: [id]}}", "exclude_fields: ID is in write: key"),
         ("{exclude_fields: [at], write: {mode: upsert, order_by: [at]}}", "exclude_fields: at is in write: order_by"),
+        (
+            "{write: upsert, maintenance: {verify: {schedule: '@daily', since: 7d}}}",
+            "verify: since: can't be combined with write: upsert",
+        ),
         ("{exclude_fields: [day], partition_by: [day(day)]}", "exclude_fields: day is in partition_by"),
         ("{exclude_fields: [day], sort_by: [day desc]}", "exclude_fields: day is in sort_by"),
         ("{exclude_fields: [v], write: {mode: upsert, ignore_null_updates: [v]}}", "v is in write: ignore_null_update"),
