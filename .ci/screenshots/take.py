@@ -18,7 +18,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 from PIL import Image
 
-from kafka_lake.common.server_process import free_port
+from kafka_lake.common.processes import free_port
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from kafka_lake.cli.find_project import Target, defs_folder
 from kafka_lake.cli.output import note
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.orchestration import DerivedTable, KafkaTopic, KafkaTopics
+from kafka_lake.orchestration import DerivedTable, KafkaCluster, KafkaTopic, KafkaTopics
 from kafka_lake.spec.settings import located, message
 
 _AT = re.compile(r"^`?(?P<where>.*?) at (?P<file>.+):(?P<line>\d+)`?$")
@@ -137,8 +137,8 @@ def _located(file: Path, line: int, problem: str) -> ConfigurationError:
     return ConfigurationError(f"{shown}, line {line}: {problem.rstrip('.')}{end}")
 
 
-_left_out: list[str] | None = None
-"""The errors of documents that commands do without. None in Dagster, where they are errors of the code location."""
+is_command = False
+"""Whether documents that don't load are left out. In Dagster, they are errors of the code location."""
 
 
 class _NoDefinitions(dg.Component):
@@ -155,6 +155,10 @@ class _ValidDocuments(dg.ComponentTree):
     @cached_property
     def invalid(self) -> set[Any]:
         return set()
+
+    @cached_property
+    def errors(self) -> dict[str, ConfigurationError]:
+        return {}
 
     def get_all_components(self, of_type: type[Any]) -> list[Any]:
         pairs = self.find_root_decl().iterate_loc_component_decl_pairs()
@@ -182,15 +186,13 @@ class _ValidDocuments(dg.ComponentTree):
 
     def _leaves_out(self, loc: Any, error: Exception) -> bool:
         # Documents have keys within their file.
-        if _left_out is None or getattr(loc, "instance_key", None) is None:
+        if not is_command or getattr(loc, "instance_key", None) is None:
             return False
         explained = explanation(error, self.defs_module_path)
         kind = self.find_decl_at_path(loc).component_type
         if explained is None or not issubclass(kind, KafkaTopic | KafkaTopics | DerivedTable):
             return False
-        if str(explained) not in _left_out:
-            _left_out.append(str(explained))
-            note(f"Left out: {explained}")
+        self.errors[str(explained)] = explained
         return True
 
 
@@ -206,13 +208,23 @@ def load_from_defs_folder(*, path_within_project: Path) -> dg.Definitions:
     """
     tree = _ValidDocuments.for_project(path_within_project)
     with _explained(tree.defs_module_path):
-        return tree.build_defs()
+        loaded = tree.build_defs()
+        tables = [found for kind in (KafkaTopic, KafkaTopics, DerivedTable) for found in tree.get_all_components(kind)]
+        if tree.errors and not (tables and tree.get_all_components(KafkaCluster)):
+            # There is nothing to go on with.
+            raise next(iter(tree.errors.values()))
+        for error in tree.errors:
+            _note_once(f"Left out: {error}")
+        return loaded
+
+
+_note_once = cache(note)
 
 
 def definitions(at: Target) -> dg.Definitions:
     """Return the definitions of a code location, without documents that commands can do without."""
-    global _left_out
-    _left_out = _left_out or []
+    global is_command
+    is_command = True
     _make_importable(at)
     if at.is_defs_folder:
         return load_from_defs_folder(path_within_project=at.folder)

@@ -12,7 +12,7 @@ from dagster._cli.workspace.cli_target import WorkspaceOpts, workspace_opts_to_l
 from dagster._core.workspace.load_target import PyProjectFileTarget
 from typer.testing import CliRunner
 
-from kafka_lake.cli import documents, find_project, load_definitions, project
+from kafka_lake.cli import find_project, load_definitions, project
 from kafka_lake.cli.commands import init
 from kafka_lake.cli.find_project import (
     FILE,
@@ -283,15 +283,15 @@ def test_init_makes_a_project_that_loads(tmp_path: Path, monkeypatch: pytest.Mon
     assert (folder / "dagster.yaml").read_text() == (Path(__file__).parents[3] / "dagster.yaml").read_text()
     monkeypatch.chdir(folder)
     assert project.topic_tables() == []
+    load_definitions.evaluated.cache_clear()
     assert project.defs_of_project() == folder / "shop_of_init" / "defs"
     write(folder / "shop_of_init" / "defs", {"orders/defs.yaml": TOPIC.format(topic="orders")})
-    documents.read.cache_clear()
     assert [spec.identifier for spec in project.topic_tables()] == [("lake", "orders")]
 
 
 def test_commands_leave_out_an_invalid_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern is left out with it: the pattern's table isn't the one of the invalid document."""
-    monkeypatch.setattr(load_definitions, "_left_out", None)
+    monkeypatch.setattr(load_definitions, "is_command", False)
     project_files = {Path("pyproject.toml"), Path("shop_of_errors/definitions.py"), Path("shop_of_errors/__init__.py")}
     texts = {str(path): text for path, text in init.project_files("shop_of_errors").items() if path in project_files}
     documents = {
@@ -306,7 +306,7 @@ def test_commands_leave_out_an_invalid_document(tmp_path: Path, monkeypatch: pyt
     assert "Left out: shop_of_errors/defs/orders/defs.yaml, line 4: tabel: there is no such setting." in done.output
     assert "No document here has a pattern" in done.output
     assert [spec.topic for spec in project.topic_tables()] == ["clicks"]
-    monkeypatch.setattr(load_definitions, "_left_out", None)
+    monkeypatch.setattr(load_definitions, "is_command", False)
     module = sys.modules["shop_of_errors.definitions"]
     with pytest.raises(ConfigurationError, match=r"^shop_of_errors/defs/orders/defs.yaml, line 4: tabel: "):
         module.defs()
