@@ -125,7 +125,7 @@ def test_rules_are_kept_through_a_connect_server(
     topic = new_topic()
     topic.send_ids([1, 2])
     wrong, later = (RuleEntry(expression=text, name="it") for text in ("id + 1", "later > 1 OR id > 1"))
-    with pytest.raises(ConfigurationError, match=r"rules: it: 'id [+] 1' is no condition"):
+    with pytest.raises(ConfigurationError, match=r"rules: it: 'id [+] 1' isn't a condition"):
         ingest(topic.spec(None, rules=(wrong,)), connect_connections, "wrong")
     report = ingest(topic.spec(None, rules=(later,)), connect_connections, "later")
     (finding,) = [each for each in report.findings() if each.is_rule]

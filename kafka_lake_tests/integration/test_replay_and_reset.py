@@ -484,7 +484,7 @@ def test_a_condition_that_is_none_is_refused(new_topic: NewTopic, connections: N
     topic = new_topic()
     spec = bad_numbers(topic)
     ingest(spec, connections(), "run-1")
-    with pytest.raises(ConfigurationError, match=r"where: 'klass = 1' is no condition"):
+    with pytest.raises(ConfigurationError, match=r"where: 'klass = 1' isn't a condition"):
         replay_dead_letters(spec, connections(), "again", where="klass = 1")
 
 

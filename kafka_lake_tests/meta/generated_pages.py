@@ -62,7 +62,7 @@ def _command(name: str, command: Any) -> str:
     shown = [parameter for parameter in command.params if not parameter.hidden and parameter.name != "help"]
     usage = " ".join([name, *filter(None, map(_usage, shown))])
     items = [_item(parameter) for parameter in shown if parameter.help not in _EXPLAINED_ONCE]
-    lines = [f"## {name}", "", f"`kafka-lake {usage}`", "", inspect.cleandoc(command.help or ""), ""]
+    lines = [f"## {name}", "", f"`kafka-lake {usage}`", "", _with_code(inspect.cleandoc(command.help or "")), ""]
     return "\n".join([*lines, *items, *([""] if items else [])])
 
 
@@ -79,6 +79,14 @@ def _usage(parameter: Any) -> str:
     return f"[{_option(parameter)}]" if parameter.help in _EXPLAINED_ONCE else ""
 
 
+def _with_code(text: str) -> str:
+    """Return text with the names of options as code, unless they are part of code."""
+    parts = re.split("(`[^`]*`)", text)
+    return "".join(
+        re.sub(r"(?<![\w-])(--[a-z][a-z-]+)", r"`\1`", part) if n % 2 == 0 else part for n, part in enumerate(parts)
+    )
+
+
 def _argument(parameter: Any) -> str:
     name = (parameter.metavar or parameter.name).upper() + ("…" if parameter.nargs == -1 else "")
     return name if parameter.required else f"[{name}]"
@@ -91,7 +99,7 @@ def _option(parameter: Any) -> str:
 
 def _item(parameter: Any) -> str:
     is_argument = parameter.param_type_name == "argument"
-    text = parameter.help or ""
+    text = _with_code(parameter.help or "")
     if not getattr(parameter, "is_flag", False) and parameter.default not in (None, "") and not parameter.required:
         text += f" Default: `{parameter.default}`."
     return f"- `{_argument(parameter) if is_argument else _option(parameter)}`: {text.strip()}"

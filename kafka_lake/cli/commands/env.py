@@ -22,7 +22,7 @@ def env(
 ) -> None:
     """Print the variables that other tools need to find brokers, catalog and Spark.
 
-    In a shell: eval "$(kafka-lake env --secrets)"
+    In a shell: `eval "$(kafka-lake env --secrets)"`
     """
     brokers = {name: kafka.cluster().bootstrap_servers for name, (kafka, _) in project.configured_clusters().items()}
     with project.open_connections(with_broker=False, with_catalog=False) as connections:

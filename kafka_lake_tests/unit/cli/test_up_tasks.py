@@ -21,7 +21,7 @@ def test_task_that_fails_is_told_once_and_called_again() -> None:
     stop = Event()
     repeated(task, said.append, pause=0)(stop)
     assert calls == [stop] * 4
-    assert said == ["Away. Retrying every 0 s.", "Still away. Trying again every 0 s."]
+    assert said == ["Away. Retrying every 0 s.", "Still away. Retrying every 0 s."]
 
 
 def test_task_ends_at_the_stop_and_with_a_defect() -> None:
