@@ -1,4 +1,4 @@
-"""All errors that a user can fix: each says what is wrong, where, and what to do next.
+"""All errors that a user can fix. Each names the problem, its place, and the next step.
 
     KafkaLakeError
       ConfigurationError

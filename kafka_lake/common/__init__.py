@@ -1,1 +1,1 @@
-"""What every package may use: offsets, records, text, logs, files, processes, environment variables."""
+"""Shared code: offsets, records, text, logs, files, processes, environment variables."""

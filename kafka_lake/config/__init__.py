@@ -1,1 +1,1 @@
-"""The settings of documents: nested models; the YAML schema and the reference derive from them."""
+"""The settings of documents as nested models, from which the YAML schema and the reference derive."""

@@ -1,1 +1,1 @@
-"""Dead letters: which of them must be removed since their records are rows."""
+"""Dead letters that must be removed because their records became rows."""

@@ -1,1 +1,1 @@
-"""What this repository's deployment runs: topics as YAML, resources, and the demo's own tables."""
+"""The deployment of this repository: topics as YAML, resources, and the demo's tables."""

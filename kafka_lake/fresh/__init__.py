@@ -1,4 +1,4 @@
-"""Fresh reads: a table, and the records that Kafka has behind its position, as one relation.
+"""Fresh reads: a table and its unread records in Kafka, as one relation.
 
 >>> from kafka_lake import fresh
 >>> fresh.read("shop.orders").sql("SELECT count(*) FROM this")  # doctest: +SKIP

@@ -1,1 +1,1 @@
-"""Metrics for Prometheus, from brokers and tables alone."""
+"""Metrics for Prometheus, read from brokers and tables."""

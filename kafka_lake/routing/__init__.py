@@ -1,1 +1,1 @@
-"""Which table of a topic takes a record."""
+"""Assigns records to the tables of a topic."""

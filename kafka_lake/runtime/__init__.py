@@ -1,1 +1,1 @@
-"""What a run is given and what it returns: connections, plan, decoding options, commit."""
+"""Inputs and results of a run: connections, plan, decoding options, commit."""

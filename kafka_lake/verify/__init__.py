@@ -1,1 +1,1 @@
-"""A proof of exactly once: every record that Kafka still has, up to the table's position, is in the table once."""
+"""Proof of exactly once: every record in Kafka before the table's position is in the table once."""
