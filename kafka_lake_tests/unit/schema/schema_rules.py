@@ -132,7 +132,13 @@ RULES = (
         outcome="the column is renamed and keeps its id and values",
         renames={"a": "b"},
     ),
-    Rule("new name, not listed in `renames`", _A, _struct(b=_INT), "added", outcome="a missing field and a new field"),
+    Rule(
+        "new name, not listed in `renames`",
+        _A,
+        _struct(b=_INT),
+        "added",
+        outcome="counts as a missing field and a new field",
+    ),
     Rule("new name that differs only in case", _A, _struct(A=_INT), "added", outcome="a second column `A__2` is added"),
     Rule(
         "two names that differ only in case",
@@ -162,7 +168,8 @@ RULES = (
 
 
 _HEADS = {
-    "safe": "**Safe changes** are made. With `freeze` they fail the run; with `ignore_new`, new fields are left out:",
+    "safe": "**Safe changes** are automatic. With `freeze` they fail the run; with `ignore_new`, new fields are "
+    "left out:",
     "nothing to do": "**No change** is needed:",
     "unsafe": "**Values that don't fit** become dead letters. With `fail` they fail the run; with `new_column` they go "
     "to a second column, `name__v2`:",
