@@ -84,12 +84,13 @@ def with_rounded(texts: pa.StringArray) -> np.ndarray:
 
 def _long_numbers(content: np.ndarray) -> np.ndarray:
     """Return places within what may be a number with a fraction and 16 digits, or with an exponent of 3."""
-    margin = np.zeros(_SIGNIFICANT + 1, np.uint8)
-    padded = np.concatenate([margin, content, margin])
+
+    def byte(places: np.ndarray, step: Any) -> np.ndarray:
+        found: np.ndarray = content.take(places + step, mode="clip")
+        return found
 
     def is_digit(places: np.ndarray, step: Any) -> np.ndarray:
-        digit: np.ndarray = (padded[places + _SIGNIFICANT + 1 + step] - ord("0")) < 10
-        return digit
+        return (byte(places, step) - ord("0")) < 10
 
     def digits(places: np.ndarray, step: int) -> np.ndarray:
         """Count the digits in a row before or after places, 16 at most."""
@@ -106,7 +107,7 @@ def _long_numbers(content: np.ndarray) -> np.ndarray:
     points = points[digits(points, 1) + digits(points, -1) > _SIGNIFICANT]
     letters = np.flatnonzero((content | 32) == ord("e"))
     letters = letters[is_digit(letters, -1)]
-    first = np.where(np.isin(padded[letters + _SIGNIFICANT + 2], (ord("-"), ord("+"))), 2, 1)
+    first = np.where(np.isin(byte(letters, 1), (ord("-"), ord("+"))), 2, 1)
     long = is_digit(letters, first) & is_digit(letters, first + 1) & is_digit(letters, first + 2)
     # 16 digits without a point, and an exponent of any length.
     long |= is_digit(letters, first) & (digits(letters, -1) > _SIGNIFICANT)
