@@ -261,9 +261,8 @@ def fresh(
 ) -> None:
     """Fresh reads: seconds from a record to a query that sees it, and reads of an unread tail."""
     result = fresh_reads.measure(fresh_reads.Settings(seconds=seconds, tail=tail), _tell_user)
-    _show(result, "Fresh reads", fresh_reads, keep)
-    if keep:
-        page.update()
+    _out.print(results.on_terminal("Fresh reads", fresh_reads.HEADER, fresh_reads.rows(result)))
+    _save(result, keep)
 
 
 @app.command()

@@ -91,14 +91,14 @@ def _over_time(result: Mapping[str, Any]) -> Figure:
 
 def _histograms(result: Mapping[str, Any]) -> Figure:
     """Return how many records waited how long, a histogram for each case."""
-    cases = result["cases"]
+    cases = [case for case in result["cases"] if "histogram" in case]
     figure = Figure(figsize=(11, 0.8 + 2.2 * len(cases)), layout="constrained")
-    for axes, case in zip(figure.subplots(len(cases), 1, squeeze=False)[:, 0], cases, strict=True):
+    for axes, case in zip(figure.subplots(len(cases), 1, squeeze=False, sharex=True)[:, 0], cases, strict=True):
         edges, counts = case["histogram"]["edges"], case["histogram"]["counts"]
         axes.bar(edges[:-1], counts, width=[b - a for a, b in pairwise(edges)], align="edge")
         for name, style in (("p50", ":"), ("p95", "--"), ("p99", "-.")):
             axes.axvline(
-                case["seconds"][name], linestyle=style, color="#c0392b", label=f"{name} {case['seconds'][name]:.1f} s"
+                case["seconds"][name], linestyle=style, color="#c0392b", label=f"{name} {case['seconds'][name]:.2f} s"
             )
         axes.set_title(case["name"])
         axes.set_xlabel("seconds from produced to visible")

@@ -14,10 +14,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.data import SMALL, values
-from benchmarks.freshness import Ledger, in_thread, percentiles, produce
+from benchmarks.freshness import Ledger, histogram, in_thread, percentiles, produce
 from benchmarks.ours import NAMESPACE, Engine, catalog_in
 from benchmarks.results import document
 from benchmarks.throughput import scratch
+from kafka_lake.catalog.positions import read_state
 from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.fresh.table import FreshTable
 from kafka_lake.ingest.run import ingest
@@ -71,7 +72,7 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
 def rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return the table's rows."""
     return [
-        (case["what"], f"{case['records']:,}", *(f"{case['seconds'][name]:.2f} s" for name in ("p50", "p95", "max")))
+        (case["name"], f"{case['records']:,}", *(f"{case['seconds'][name]:.2f} s" for name in ("p50", "p95", "max")))
         for case in result["cases"]
     ]
 
@@ -86,6 +87,8 @@ def _freshness(
     settings: Settings, bootstrap: str, connections: Connections, tell_user: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     spec, ledger, queries = _spec(bootstrap, "fresh"), Ledger(_PARTITIONS), list[float]()
+    committed = Ledger(_PARTITIONS)
+    committed.produced = ledger.produced
     _send(bootstrap, spec.topic, 0, 100)
     ingest(spec, connections, "first")
     first = connections.cluster.watermarks_of(spec.topic).end
@@ -94,6 +97,10 @@ def _freshness(
         for number in count():
             began = time.monotonic()
             ingest(spec, connections, f"run-{number}")
+            table = connections.catalog.table(spec.identifier)
+            position = read_state(table).position if table else None
+            ends = position.offsets if position else {}
+            committed.see({p: ends.get(p, 0) - first.get(p, 0) for p in range(_PARTITIONS)}, time.monotonic())
             if stop.wait(max(0.0, settings.every - (time.monotonic() - began))):
                 return
 
@@ -117,11 +124,16 @@ def _freshness(
         began = time.monotonic()
         time.sleep(settings.seconds)
         ended = time.monotonic()
-    waits = sorted(ledger.waits(began, ended))
-    what = f"from produced to seen, {settings.rate:,.0f} records/s, commits every {settings.every:g} s"
+    load = f"{settings.rate:,.0f} records/s, commits every {settings.every:g} s"
+
+    def case(name: str, seen: Ledger) -> dict[str, Any]:
+        waits = sorted(seen.waits(began, ended))
+        return {"name": name, "records": len(waits), "seconds": percentiles(waits), "histogram": histogram(waits)}
+
     return [
-        {"what": what, "records": len(waits), "seconds": percentiles(waits)},
-        {"what": "one query meanwhile", "records": len(queries), "seconds": percentiles(sorted(queries))},
+        case(f"from produced to seen by a fresh read, {load}", ledger),
+        case(f"from produced to committed, {load}", committed),
+        {"name": "one query meanwhile", "records": len(queries), "seconds": percentiles(sorted(queries))},
     ]
 
 
@@ -152,7 +164,7 @@ def _tail(settings: Settings, bootstrap: str, connections: Connections, *, write
             ingest(spec, connections, f"run-{number}")
             table.query(_SUM)
     return [
-        {"what": f"{write}: unread tail, {kind}", "records": settings.tail, "seconds": percentiles(sorted(times))}
+        {"name": f"{write}: unread tail, {kind}", "records": settings.tail, "seconds": percentiles(sorted(times))}
         for kind, times in (("table kept open", warm), ("table just opened", cold))
     ]
 
