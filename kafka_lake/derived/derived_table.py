@@ -100,6 +100,8 @@ Write = Literal["append", "upsert", "aggregate", "replace"]
 OnChange = Literal["fail", "forward", "rebuild"]
 NEWS = "news"
 """The value of ``every`` for a table that is updated whenever an upstream table changes."""
+NEVER = "never"
+"""The value of ``every`` for a table whose runs other automation requests."""
 Identifier = tuple[str, str]
 
 
@@ -171,7 +173,7 @@ class DerivedTable(Settings):
     every: Text = Field(
         default=NEWS,
         description="When the table is updated: `news` after each upstream change, a duration for at most once in "
-        "that time, or a cron expression.",
+        "that time, a cron expression, or `never` if an automation condition requests the runs.",
         examples=["5m", "0 * * * *"],
     )
     verify: int = Field(
@@ -236,7 +238,7 @@ class DerivedTable(Settings):
 
     @property
     def at_most_every(self) -> float | None:
-        """Return the least seconds between two runs; None for a cron expression."""
+        """Return the least seconds between two runs; None if the sensor requests none."""
         try:
             return 0.0 if self.every == NEWS else seconds_of(self.every)
         except ConfigurationError:

@@ -241,8 +241,8 @@ def offset_continuity(
         where = place(topic, rows.partition)
         is_planned = not plan.replays_dead_letters
         problems += _partition_problems(where, rows, ranges.get(rows.partition), is_planned)
-    facts = {f"{topic}/{r.partition}": f"{r.start}..{r.end}" for r in plan.ranges}
-    return Finding("offset_continuity", tuple(problems), facts)
+    facts: dict[str, Any] = {f"{topic}/{r.partition}": f"{r.start}..{r.end}" for r in plan.ranges}
+    return Finding("offset_continuity", tuple(problems), {"offsets_compared": plan.records_at_most, **facts})
 
 
 def _partition_problems(where: str, rows: PartitionRows, planned: OffsetRange | None, is_planned: bool) -> list[str]:

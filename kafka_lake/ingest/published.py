@@ -116,10 +116,11 @@ def _offset_continuity(spec: TopicTable, table: Table, cluster: KafkaCluster) ->
         ]
     states = {topic_spec.topic: state_of(topic_spec, table) for topic_spec in spec.each_topic}
     positions = {topic: state.position for topic, state in states.items() if state.position}
-    facts: dict[str, object] = {}
+    behind = {topic: lag(position, cluster.watermarks_of(topic)) for topic, position in positions.items()}
+    facts: dict[str, object] = {"lag": sum(sum(lags.values()) for lags in behind.values())}
     for topic, position in positions.items():
-        behind = lag(position, cluster.watermarks_of(topic))
-        facts |= {f"{topic}/{p}": f"at {o}, lag {behind.get(p, 0)}" for p, o in sorted(position.offsets.items())}
+        lags = behind[topic]
+        facts |= {f"{topic}/{p}": f"at {o}, lag {lags.get(p, 0)}" for p, o in sorted(position.offsets.items())}
     if spec.metadata_column:
         # A record that changes a row's key has two rows in a history; one of them is a delete.
         rows = NotEqualTo(term=Reference(DELETED), value=literal(True)) if spec.has_versions else AlwaysTrue()

@@ -1,9 +1,9 @@
 """A topic's assets: the topic itself, its tables below it, and their checks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -17,21 +17,23 @@ from kafka_lake.orchestration.checks import (
     build_verification,
     rule_check_spec,
 )
+from kafka_lake.orchestration.heartbeat import heartbeat
 from kafka_lake.orchestration.jobs import build_health_check
 from kafka_lake.orchestration.keys import (
     CONTINUOUS_ASSET_TAG,
     TABLE_TAG,
+    default_key,
+    default_topic_key,
     of_cluster,
     op_name,
     pool_name,
     table_key,
-    topic_key,
     work_name,
 )
-from kafka_lake.orchestration.metadata import SPEC
+from kafka_lake.orchestration.metadata import SPEC, table_address
 from kafka_lake.orchestration.partitions import partitions_of
 from kafka_lake.orchestration.resources import resource_keys
-from kafka_lake.orchestration.steps import run_choices
+from kafka_lake.orchestration.steps import as_failures, run_choices
 from kafka_lake.runtime.commit import CHECKS, GATES
 from kafka_lake.spec.continuous import Continuous
 from kafka_lake.spec.topic_table import TopicTable
@@ -112,25 +114,19 @@ class Presentation:
     tags: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
-    def asset(self, key: dg.AssetKey, description: str, kinds: set[str], **more: Any) -> dg.AssetSpec:
-        """Return one of the topic's assets."""
-        tags = {**self.tags, **more.pop("tags", {})}
-        shown: dict[str, Any] = {"group_name": self.group, "owners": list(self.owners), "tags": tags}
+    def asset(self, key: dg.AssetKey, description: str | None, kinds: set[str], **more: Any) -> dg.AssetSpec:
+        """Return an asset."""
+        shown: dict[str, Any] = {"group_name": self.group, "owners": list(self.owners), "tags": self.tags}
         return dg.AssetSpec(key, description=description, kinds=kinds, **shown, **more)
 
+    def topic(self, spec: TopicTable) -> dg.AssetSpec:
+        """Return the asset of a topic."""
+        text = f"Kafka topic {spec.full_topic}. The sensor {of_cluster('kafka_offsets', spec.cluster)} polls it."
+        return self.asset(default_topic_key(spec), " ".join(filter(None, (text, self.description))), {"kafka"})
 
-def follow_sources() -> dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey]:
-    """Return a condition: an asset is made again once what it is made from has changed, and is never left behind.
-
-    It is `dagster.AutomationCondition.eager()` with one difference. That one regards an asset as current once it
-    is made after its source has changed, though it may have read the source before: it would stay stale until the next
-    change. Here only a request after the change counts.
-    """
-    eager, changed = dg.AutomationCondition.eager(), dg.AutomationCondition.any_deps_updated()
-    # An evaluation learns together of what the one before asked for and of what has changed since.
-    asked = dg.AutomationCondition.newly_requested() & ~changed
-    handled = (asked | dg.AutomationCondition.initial_evaluation()).with_label("handled")
-    return eager.replace("handled", handled).with_label("follow_sources")
+    def table(self, spec: TopicTable) -> dg.AssetSpec:
+        """Return the asset of a topic's table."""
+        return self.asset(default_key(spec.identifier), self.description, {"iceberg", "spark"}, metadata=self.metadata)
 
 
 _CHECK_DESCRIPTIONS = {
@@ -146,43 +142,45 @@ def build_topic_assets(
     spec: TopicTable,
     shown: Presentation,
     continuous: Continuous | None = None,
-    tables: Mapping[tuple[str, str], Presentation] = MappingProxyType({}),
+    *,
+    asset_of: Callable[[TopicTable], dg.AssetSpec] | None = None,
+    topic_of: Callable[[TopicTable], dg.AssetSpec] | None = None,
+    execute: Callable[[dg.AssetExecutionContext, TopicTable], Iterator[Any]] | None = None,
 ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
-    """Return the topic as an external asset and its table as a partitioned, checked, materializable one.
+    """Return the topic as an external asset and its tables as partitioned, checked, materializable ones.
 
-    Checks of the table warn of dead letters, and of a lack of maintenance. Further tables of the topic are assets like
-    it, which the same run makes.
+    Checks of the tables warn of dead letters, and of a lack of maintenance. One run makes all tables of the topic.
+
+    Args:
+        asset_of: Gives the asset of a table; by default `shown` does.
+        topic_of: Gives the asset of a topic; by default `shown` does.
+        execute: Gives the events of a run instead of `run_topic`.
     """
-    sources = [
-        shown.asset(
-            topic_key(source),
-            f"Kafka topic {source.full_topic}. The sensor {of_cluster('kafka_offsets', spec.cluster)} polls it."
-            + (f" {shown.description}" if shown.description else ""),
-            {"kafka"},
-        )
-        for source in spec.each_topic
-    ]
-    which = f" {spec.where}" if spec.where else " that no other table takes" if spec.has_routes else ""
-    text = f"The records of {spec.display_topics}{which}."
-    tags = {CONTINUOUS_ASSET_TAG: ""} if continuous else {}
-    table = _table(
-        spec, sources, shown, description=shown.description or text, metadata={SPEC: spec, **shown.metadata}, tags=tags
-    )
-    others = [
-        _table(
-            route.to,
-            sources,
-            its := tables.get(route.to.identifier, shown),
-            description=(its is not shown and its.description)
-            or plain(f"The records of Kafka topic {spec.full_topic} {route.when}."),
-        )
+    run = execute or partial(run_topic, continuous=continuous)
+    sources = [(topic_of or shown.topic)(source) for source in spec.each_topic]
+    records = f" {spec.where}" if spec.where else " that no other table takes" if spec.has_routes else ""
+    texts = {spec.identifier: f"The records of {spec.display_topics}{records}."}
+    texts |= {
+        route.to.identifier: plain(f"The records of Kafka topic {spec.full_topic} {route.when}.")
         for route in spec.every_route
-    ]
+    }
+    assets = []
+    for table in spec.tables:
+        asset = (asset_of or shown.table)(table)
+        asset = asset.replace_attributes(deps=sources, description=asset.description or texts[table.identifier])
+        own = {SPEC: spec} if table is spec else {}
+        tags = {CONTINUOUS_ASSET_TAG: ""} if continuous and table is spec else {}
+        assets.append(
+            asset.merge_attributes(
+                metadata={**_beside(table), **table_address(table.identifier), **own},
+                tags={TABLE_TAG: spec.cluster or "", **tags},
+            )
+        )
     checks = [check for table_spec in spec.tables for check in _checks(table_spec)]
 
     @dg.multi_asset(
         name=op_name(spec),
-        specs=[table, *others],
+        specs=assets,
         check_specs=checks,
         partitions_def=partitions_of(work_name(spec)),
         backfill_policy=dg.BackfillPolicy.single_run(),
@@ -191,12 +189,9 @@ def build_topic_assets(
         required_resource_keys=resource_keys(spec.cluster),
         config_schema=run_choices(IngestConfig),
     )
-    def ingest_topic(
-        context: dg.AssetExecutionContext,
-    ) -> Iterator[Any]:
-        from kafka_lake.orchestration.materialize import fill_tables
-
-        yield from fill_tables(context, spec, continuous, IngestConfig(**context.op_execution_context.op_config))
+    def ingest_topic(context: dg.AssetExecutionContext) -> Iterator[Any]:
+        with as_failures(), heartbeat(context.instance, context.run_id):
+            yield from run(context, spec)
 
     beside: list[dg.AssetSpec | dg.AssetChecksDefinition] = []
     for table_spec in spec.tables:
@@ -208,23 +203,20 @@ def build_topic_assets(
     return [*sources, ingest_topic, *beside, *(build_health_check(table_spec, spec) for table_spec in spec.tables)]
 
 
-def _table(
-    spec: TopicTable,
-    sources: Sequence[dg.AssetSpec],
-    shown: Presentation,
-    *,
-    description: str,
-    metadata: Mapping[str, Any] = MappingProxyType({}),
-    tags: Mapping[str, str] = MappingProxyType({}),
-) -> dg.AssetSpec:
-    return shown.asset(
-        table_key(spec),
-        description,
-        {"iceberg", "spark"},
-        deps=sources,
-        tags={TABLE_TAG: spec.cluster or "", **tags},
-        metadata={**metadata, "dagster/table_name": ".".join(spec.identifier)},
-    )
+def run_topic(
+    context: dg.AssetExecutionContext, spec: TopicTable, continuous: Continuous | None = None
+) -> Iterator[Any]:
+    """Do what a run of a topic is for, and give Dagster's events."""
+    from kafka_lake.orchestration.materialize import fill_tables
+
+    yield from fill_tables(context, spec, continuous, IngestConfig(**context.op_execution_context.op_config))
+
+
+def _beside(spec: TopicTable) -> dict[str, str]:
+    """Return the names of the tables beside a table; they have no assets."""
+    names = {"dead_letter_table": spec.keeps_dead_letters and spec.dead_letter_table}
+    names["deletes_table"] = spec.deletes_table in spec.identifiers and spec.deletes_table
+    return {name: ".".join(table) for name, table in names.items() if table}
 
 
 def _checks(spec: TopicTable) -> list[dg.AssetCheckSpec]:

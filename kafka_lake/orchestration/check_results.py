@@ -19,7 +19,7 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.records import RecordReference, arrival_times, unread
 from kafka_lake.orchestration.checks import FRESHNESS, NO_DEAD_LETTERS
 from kafka_lake.orchestration.keys import table_key
-from kafka_lake.orchestration.metadata import in_a_window
+from kafka_lake.orchestration.metadata import in_a_window, records
 from kafka_lake.orchestration.table_metadata import newest_rows, quoted_cell
 from kafka_lake.runtime.commit import Finding
 from kafka_lake.spec.rule import Rule
@@ -35,7 +35,7 @@ _COUNTED_BY_CLASS = 1_000_000
 def with_all_rules(findings: Sequence[Finding], rules: Sequence[Rule]) -> list[Finding]:
     """Return findings and one for each rule that was asked of nothing: without a commit, all rules hold."""
     known = {finding.check for finding in findings}
-    return [*findings, *(Finding(rule.check, (), {}) for rule in rules if rule.check not in known)]
+    return [*findings, *(Finding(rule.check, (), {"failed": 0}) for rule in rules if rule.check not in known)]
 
 
 def share_metadata(finding: Finding) -> Mapping[str, float]:
@@ -46,11 +46,37 @@ def share_metadata(finding: Finding) -> Mapping[str, float]:
     return {"share_failed": round(failed / evaluated, 6) if evaluated else 0.0}
 
 
+def evaluation(
+    result: dg.AssetCheckResult | dg.AssetCheckEvaluation, blocking: bool = False
+) -> dg.AssetCheckEvaluation:
+    """Return the result of a check as an event."""
+    assert result.asset_key is not None, "results name their table"
+    assert result.check_name is not None, "results name their check"
+    return dg.AssetCheckEvaluation(
+        asset_key=result.asset_key,
+        check_name=result.check_name,
+        passed=result.passed,
+        severity=result.severity,
+        description=result.description,
+        metadata=result.metadata,
+        blocking=blocking,
+    )
+
+
 def check_result(
     finding: Finding, asset_key: dg.AssetKey, more: Mapping[str, Any] | None = None
 ) -> dg.AssetCheckResult:
     """Return a gate's finding as an asset check result: what, where and how many."""
-    metadata: dict[str, Any] = {key: _plain(value) for key, value in finding.facts.items()}
+    # Dagster plots the figures of checks, also of a run without a commit.
+    name = {"schema_evolution": "changed_columns", "data_loss": "lost_ranges", "offset_continuity": "offsets_compared"}
+    has_number = any(isinstance(value, int) for value in finding.facts.values())
+    number = len(finding.changes or finding.places)
+    metadata: dict[str, Any] = {} if has_number else {name.get(finding.check, finding.check): number}
+    metadata |= {key: _plain(value) for key, value in finding.facts.items() if key not in finding.places}
+    if finding.places:
+        metadata["partitions"] = records(
+            {"partition": place, "offsets": str(finding.facts[place])} for place in finding.places
+        )
     metadata |= {**share_metadata(finding), **(more or {})}
     if finding.changes:
         # Notes about a commit that was refused have neither time nor snapshot; a table has the same columns throughout.

@@ -8,11 +8,9 @@ import dagster as dg
 
 from kafka_lake.common.text import plain, seconds_of
 from kafka_lake.orchestration.keys import (
-    dead_letter_check_op_name,
-    freshness_op_name,
     of_cluster,
+    op_name,
     table_key,
-    verification_op_name,
 )
 from kafka_lake.orchestration.resources import CatalogResource, connections_of, resource_keys
 from kafka_lake.orchestration.steps import as_failures
@@ -37,7 +35,7 @@ def build_freshness_check(spec: TopicTable) -> list[dg.AssetChecksDefinition]:
     kafka = of_cluster("kafka", spec.cluster)
 
     @dg.multi_asset_check(
-        name=freshness_op_name(spec),
+        name=op_name(spec, FRESHNESS),
         specs=[
             dg.AssetCheckSpec(
                 FRESHNESS,
@@ -69,7 +67,7 @@ def build_verification(spec: TopicTable, topic: TopicTable) -> list[dg.AssetChec
     condition: dg.AutomationCondition[Any] = dg.AutomationCondition.cron_tick_passed(settings.schedule)
 
     @dg.multi_asset_check(
-        name=verification_op_name(spec),
+        name=op_name(spec, VERIFIED),
         specs=[
             dg.AssetCheckSpec(
                 VERIFIED,
@@ -117,7 +115,7 @@ def build_dead_letters(
     )
 
     # Not by asset_check, which makes the op's name of the key: those of a-b and a_b would be the same.
-    @dg.multi_asset_check(name=dead_letter_check_op_name(spec), specs=[check])
+    @dg.multi_asset_check(name=op_name(spec, NO_DEAD_LETTERS), specs=[check])
     def no_dead_letters(catalog: CatalogResource) -> Iterator[dg.AssetCheckResult]:
         from kafka_lake.orchestration.check_results import dead_letter_result
 

@@ -12,8 +12,8 @@ from kafka_lake.errors import AuditFailedError
 from kafka_lake.orchestration.assets import Presentation
 from kafka_lake.orchestration.checks import rule_check_spec
 from kafka_lake.orchestration.heartbeat import heartbeat
-from kafka_lake.orchestration.keys import key_of, op_name, pool_name
-from kafka_lake.orchestration.metadata import SPEC, metadata_of
+from kafka_lake.orchestration.keys import default_key, key_of, op_name, pool_name
+from kafka_lake.orchestration.metadata import SPEC, metadata_of, table_address
 from kafka_lake.orchestration.partitions import is_for_partitions
 from kafka_lake.orchestration.steps import as_failures, run_choices
 
@@ -64,25 +64,39 @@ def time_partitions_of(spec: DerivedTable) -> dg.TimeWindowPartitionsDefinition 
     return _DAGSTERS[cut.unit](start_date=first, end_offset=1)
 
 
-def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDefinition:
-    """Return the asset of a derived table, and its checks."""
-    key = key_of(spec.identifier)
-    asset = shown.asset(
-        key,
+def derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetSpec:
+    """Return the asset of a derived table."""
+    return shown.asset(
+        default_key(spec.identifier),
         f"{shown.description or 'Made of ' + ', '.join(spec.sources) + '.'}\n\n"
         f"Written with `{spec.write}`, {_CLASSES[spec.write]}.",
         {"iceberg", "spark"},
-        deps=[_dependency(spec, identifier) for identifier in (*spec.upstream.values(), *spec.joined.values())],
-        tags={DERIVED_TAG: ""},
         metadata={
-            SPEC: spec,
             **shown.metadata,
-            "dagster/table_name": spec.name,
-        }
-        | ({"query": dg.MetadataValue.md(block(spec.sql.strip(), "sql"))} if spec.sql else {}),
+            **({"query": dg.MetadataValue.md(block(spec.sql.strip(), "sql"))} if spec.sql else {}),
+        },
         # A run that is for no partition tells what it did by events.
         skippable=spec.partitions is not None,
     )
+
+
+def build_derived_asset(
+    spec: DerivedTable,
+    shown: Presentation,
+    asset: dg.AssetSpec | None = None,
+    execute: Callable[[dg.AssetExecutionContext, DerivedTable], Iterator[Any]] | None = None,
+) -> dg.AssetsDefinition:
+    """Return the asset of a derived table, and its checks.
+
+    Args:
+        asset: The asset instead of `derived_asset`.
+        execute: Gives the events of a run instead of `run_derived`.
+    """
+    key, run = key_of(spec.identifier), execute or run_derived
+    asset = (asset or derived_asset(spec, shown)).replace_attributes(
+        deps=[_dependency(spec, identifier) for identifier in (*spec.upstream.values(), *spec.joined.values())]
+    )
+    asset = asset.merge_attributes(metadata={SPEC: spec, **table_address(spec.identifier)}, tags={DERIVED_TAG: ""})
     checks = [
         dg.AssetCheckSpec(
             AUDIT,
@@ -105,49 +119,53 @@ def build_derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetsDef
         config_schema=run_choices(DeriveConfig),
     )
     def derive_table(context: dg.AssetExecutionContext) -> Iterator[Any]:
-        from kafka_lake.derived.engine import Engine
-        from kafka_lake.derived.run import derive
-        from kafka_lake.orchestration.check_results import check_result, with_all_rules
-        from kafka_lake.runtime.commit import GateFailedError
-        from kafka_lake.runtime.context import Observer
-
-        config = DeriveConfig(**context.op_execution_context.op_config)
-        resources: Any = context.resources
         with as_failures(), heartbeat(context.instance, context.run_id):
-            catalog = resources.catalog.open()
-            engine = Engine(
-                catalog=catalog,
-                spark=lambda: resources.spark.live_session(""),
-                run_id=context.run_id,
-                observer=Observer(step_done=context.log.debug, warn=context.log.warning),
-                published=lambda commit: _tell_partitions(context, spec, commit),
-            )
-            try:
-                report = derive(spec, engine, config.rebuild, _window(context, spec))
-            except GateFailedError as error:
-                yield dg.AssetCheckResult(asset_key=key, check_name=AUDIT, passed=True)
-                yield from (check_result(finding, key) for finding in with_all_rules(error.findings, spec.named_rules))
-                raise
-            except AuditFailedError as error:
-                yield dg.AssetCheckResult(
-                    asset_key=key, check_name=AUDIT, passed=False, description=plain(error.message)
-                )
-                raise
-            context.log.info(_sentence(report))
-            checks = [
-                dg.AssetCheckResult(
-                    asset_key=key, check_name=AUDIT, metadata={"verified": report.verified}, passed=True
-                ),
-                *(check_result(finding, key) for finding in with_all_rules(report.findings, spec.named_rules)),
-            ]
-            metadata = _metadata(spec, report, catalog)
-            if spec.partitions is not None and not _is_for_partitions(context):
-                context.log_event(dg.AssetMaterialization(key, metadata=metadata))
-                yield from checks
-            else:
-                yield dg.MaterializeResult(key, metadata=metadata, check_results=checks)
+            yield from run(context, spec)
 
     return derive_table
+
+
+def run_derived(context: dg.AssetExecutionContext, spec: DerivedTable) -> Iterator[Any]:
+    """Do what a run of a derived table is for, and give Dagster's events."""
+    from kafka_lake.derived.engine import Engine
+    from kafka_lake.derived.run import derive
+    from kafka_lake.orchestration.check_results import check_result, with_all_rules
+    from kafka_lake.runtime.commit import GateFailedError
+    from kafka_lake.runtime.context import Observer
+
+    config, key = DeriveConfig(**context.op_execution_context.op_config), key_of(spec.identifier)
+    resources: Any = context.resources
+    catalog = resources.catalog.open()
+    engine = Engine(
+        catalog=catalog,
+        spark=lambda: resources.spark.live_session(""),
+        run_id=context.run_id,
+        observer=Observer(step_done=context.log.debug, warn=context.log.warning),
+        published=lambda commit: _tell_partitions(context, spec, commit),
+    )
+    try:
+        report = derive(spec, engine, config.rebuild, _window(context, spec))
+    except GateFailedError as error:
+        yield dg.AssetCheckResult(asset_key=key, check_name=AUDIT, passed=True, metadata={"verified": 0})
+        yield from (check_result(finding, key) for finding in with_all_rules(error.findings, spec.named_rules))
+        raise
+    except AuditFailedError as error:
+        why = plain(error.message)
+        yield dg.AssetCheckResult(
+            asset_key=key, check_name=AUDIT, passed=False, description=why, metadata={"verified": 0}
+        )
+        raise
+    context.log.info(_sentence(report))
+    checks = [
+        dg.AssetCheckResult(asset_key=key, check_name=AUDIT, metadata={"verified": report.verified}, passed=True),
+        *(check_result(finding, key) for finding in with_all_rules(report.findings, spec.named_rules)),
+    ]
+    metadata = _metadata(spec, report, catalog)
+    if spec.partitions is not None and not _is_for_partitions(context):
+        context.log_event(dg.AssetMaterialization(key, metadata=metadata))
+        yield from checks
+    else:
+        yield dg.MaterializeResult(key, metadata=metadata, check_results=checks)
 
 
 def _dependency(spec: DerivedTable, upstream: Identifier) -> dg.AssetDep:
@@ -205,7 +223,7 @@ def _metadata(spec: DerivedTable, report: "DeriveReport", catalog: "LakeCatalog"
 
     table = catalog.table(spec.identifier)
     metadata: dict[str, Any] = {
-        "dagster/table_name": f"{catalog.name}.{spec.name}",
+        **table_address(spec.identifier),
         **(about_table(table, catalog, spec.identifier) if table is not None else {}),
         "class": _CLASSES[spec.write],
         "rows_added": report.rows,

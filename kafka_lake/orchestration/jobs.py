@@ -14,9 +14,9 @@ from kafka_lake.orchestration.heartbeat import heartbeat
 from kafka_lake.orchestration.keys import (
     MAINTENANCE_TAG,
     TABLE_TAG,
-    maintenance_op_name,
     maintenance_pool,
     of_cluster,
+    op_name,
     partition_key,
     table_key,
 )
@@ -92,7 +92,7 @@ def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDef
     )
 
     @dg.multi_asset_check(
-        name=maintenance_op_name(spec),
+        name=op_name(spec, TABLE_HEALTH),
         specs=[check],
         # A table whose rows change has one writer at a time; others don't hinder each other.
         pool=maintenance_pool(spec, topic),
@@ -165,14 +165,9 @@ def _figures(done: "Maintained") -> dict[str, str]:
 def health_check(spec: TopicTable, tables: "Sequence[Due]") -> dg.AssetCheckEvaluation:
     """Return the result of the check `table_health` without a run of maintenance, which may never come."""
     result = _verdict(table_key(spec), tables, _metadata(spec, tables, ()))
-    return dg.AssetCheckEvaluation(
-        asset_key=table_key(spec),
-        check_name=TABLE_HEALTH,
-        passed=result.passed,
-        severity=result.severity,
-        description=result.description,
-        metadata=result.metadata,
-    )
+    from kafka_lake.orchestration.check_results import evaluation
+
+    return evaluation(result)
 
 
 def _verdict(
@@ -249,7 +244,7 @@ def _replay(
             yield dg.AssetMaterialization(
                 table_key(spec),
                 partition=partition_key(spec, partition.partition),
-                metadata={"rows_added": partition.rows, "from": "dead letters"},
+                metadata={"dagster/partition_row_count": partition.rows, "from": "dead letters"},
             )
     yield dead_letter_evaluation(spec, connections.catalog)
 

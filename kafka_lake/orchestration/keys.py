@@ -45,8 +45,25 @@ class HasIdentifier(Protocol):
         """Return namespace and name."""
 
 
+_RENAMED: dict[dg.AssetKey, dg.AssetKey] = {}
+
+
+def rename(default: dg.AssetKey, key: dg.AssetKey) -> None:
+    """Set the key of an asset in this code location; components do so when definitions load."""
+    if key == default:
+        _RENAMED.pop(default, None)
+    else:
+        _RENAMED[default] = key
+
+
 def topic_key(spec: TopicTable) -> dg.AssetKey:
     """Return the asset key of the topic."""
+    key = default_topic_key(spec)
+    return _RENAMED.get(key, key)
+
+
+def default_topic_key(spec: TopicTable) -> dg.AssetKey:
+    """Return the key of a topic's asset unless a component renames it."""
     return dg.AssetKey(["kafka", *spec.full_topic.split("/")])
 
 
@@ -86,29 +103,10 @@ def table_key(spec: HasIdentifier) -> dg.AssetKey:
     return key_of(spec.identifier)
 
 
-def op_name(spec: HasIdentifier) -> str:
-    """Return the name of the op that fills the table, by which a run's config names it."""
-    return _joined_name(spec.identifier, "__")
-
-
-def dead_letter_check_op_name(spec: TopicTable) -> str:
-    """Return the name of the op that checks the dead-letter table."""
-    return f"{op_name(spec)}__dead_letters_no_dead_letters"
-
-
-def freshness_op_name(spec: TopicTable) -> str:
-    """Return the name of the op that checks how fresh the table is."""
-    return f"{op_name(spec)}__freshness"
-
-
-def verification_op_name(spec: TopicTable) -> str:
-    """Return the name of the op that verifies the table."""
-    return f"{op_name(spec)}__verified"
-
-
-def maintenance_op_name(spec: TopicTable) -> str:
-    """Return the name of the op that maintains the tables."""
-    return f"{op_name(spec)}__maintenance"
+def op_name(spec: HasIdentifier, check: str = "") -> str:
+    """Return the name of the op that fills the table, by which a run's config names it, or of the op of a check."""
+    name = _joined_name(spec.identifier, "__")
+    return f"{name}__{check}" if check else name
 
 
 def maintenance_pool(spec: TopicTable, topic: TopicTable) -> str:
@@ -132,6 +130,12 @@ def _joined_name(table: tuple[str, str], separator: str) -> str:
 
 def key_of(table: tuple[str, str]) -> dg.AssetKey:
     """Return the asset key of a table."""
+    key = default_key(table)
+    return _RENAMED.get(key, key)
+
+
+def default_key(table: tuple[str, str]) -> dg.AssetKey:
+    """Return the key of a table's asset unless a component renames it."""
     # Dagster derives names from keys, and replaces only dashes and dots.
     return dg.AssetKey([plain_name(part, "-.") for part in table])
 

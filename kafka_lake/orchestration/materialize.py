@@ -19,12 +19,10 @@ from kafka_lake.ingest.run import each_topic, ingest, logged_run, replay
 from kafka_lake.ingest.topic_runner import AnyRunner, LeftBehindError, runner_of
 from kafka_lake.orchestration.assets import IngestConfig, Mode
 from kafka_lake.orchestration.check_results import check_result
-from kafka_lake.orchestration.heartbeat import heartbeat
 from kafka_lake.orchestration.keys import CATCH_UP_TAG, CONTINUOUS_TAG, of_cluster, table_key
 from kafka_lake.orchestration.reporting import Event, Reporter
 from kafka_lake.orchestration.resources import KafkaResource, connections_of, kept_session
 from kafka_lake.orchestration.runs import yields_slot
-from kafka_lake.orchestration.steps import as_failures
 from kafka_lake.runtime.commit import CHECKS, Commit, GateFailedError
 from kafka_lake.runtime.context import Connections, Observer, call
 from kafka_lake.runtime.plan import Plan, ReplayRange
@@ -36,33 +34,32 @@ def fill_tables(
     context: dg.AssetExecutionContext, spec: TopicTable, continuous: Continuous | None, config: IngestConfig
 ) -> Iterator[Any]:
     """Run the step of a topic: bring its tables up to date, replace rows, or evaluate checks alone."""
-    with as_failures(), heartbeat(context.instance, context.run_id):
-        connect = partial(connections_of, context.resources, spec.cluster, kept_session(spec))
-        catch_up = config.catch_up(context.run_id)
-        together = None
-        if catch_up and config.topics > 1:
-            kafka: KafkaResource = getattr(context.resources, of_cluster("kafka", spec.cluster))
-            together = kafka.once_a_run(lambda: TopicsOfARun(connect()))
-        connections = together.connections if together else connect()
-        if not context.selected_asset_keys:
-            yield from check_published(context, spec, connections)
-        elif continuous is not None and config.mode is Mode.incremental:
-            reporter = Reporter(context, spec, connections)
-            with logged_run(spec, connections, context.run_id, observer_of(reporter)) as whole:
-                yield from run_on(reporter, continuous_run(whole, continuous, reporter.partitions))
-        elif catch_up and together:
-            reporter = Reporter(context, spec, connections)
-            report = yield from materialize(reporter, config)
-            together.done.append((reporter, report))
-            yield from continue_together(context, together, catch_up, config.topics)
-        elif not spec.topics and catch_up:
-            reporter = Reporter(context, spec, connections)
-            others_wait = partial(yields_slot, context.instance, context.run_id)
-            with logged_run(spec, connections, context.run_id, observer_of(reporter)) as whole:
-                run = continuous_run(whole, catch_up, reporter.partitions, catch_up=True, others_wait=others_wait)
-                yield from run_on(reporter, run)
-        else:
-            yield from materialize(Reporter(context, spec, connections), config)
+    connect = partial(connections_of, context.resources, spec.cluster, kept_session(spec))
+    catch_up = config.catch_up(context.run_id)
+    together = None
+    if catch_up and config.topics > 1:
+        kafka: KafkaResource = getattr(context.resources, of_cluster("kafka", spec.cluster))
+        together = kafka.once_a_run(lambda: TopicsOfARun(connect()))
+    connections = together.connections if together else connect()
+    if not context.selected_asset_keys:
+        yield from check_published(context, spec, connections)
+    elif continuous is not None and config.mode is Mode.incremental:
+        reporter = Reporter(context, spec, connections)
+        with logged_run(spec, connections, context.run_id, observer_of(reporter)) as whole:
+            yield from run_on(reporter, continuous_run(whole, continuous, reporter.partitions))
+    elif catch_up and together:
+        reporter = Reporter(context, spec, connections)
+        report = yield from materialize(reporter, config)
+        together.done.append((reporter, report))
+        yield from continue_together(context, together, catch_up, config.topics)
+    elif not spec.topics and catch_up:
+        reporter = Reporter(context, spec, connections)
+        others_wait = partial(yields_slot, context.instance, context.run_id)
+        with logged_run(spec, connections, context.run_id, observer_of(reporter)) as whole:
+            run = continuous_run(whole, catch_up, reporter.partitions, catch_up=True, others_wait=others_wait)
+            yield from run_on(reporter, run)
+    else:
+        yield from materialize(Reporter(context, spec, connections), config)
 
 
 def materialize(reporter: Reporter, config: IngestConfig) -> Generator[Any, None, RunReport]:

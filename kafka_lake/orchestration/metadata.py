@@ -4,12 +4,14 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import islice
 from typing import Any
 
 import dagster as dg
 import yaml
 from pydantic import BaseModel
 
+from kafka_lake.common import environment
 from kafka_lake.common.offsets import Watermarks
 from kafka_lake.common.text import block
 from kafka_lake.orchestration.keys import table_key, topic_key
@@ -19,6 +21,20 @@ SPEC = "kafka_lake/spec"
 """Metadata key of a table's settings. Dagster keeps the object in the code location and shows only its class."""
 
 _SHORT_MARKDOWN = 1000
+
+
+_SHOWN_LINES = 100
+
+
+def table_address(identifier: tuple[str, str]) -> dict[str, Any]:
+    """Return the metadata by which Dagster matches the assets of one table over code locations."""
+    name = ".".join((environment.CATALOG.value(), *identifier))
+    return {"dagster/table_name": name, "dagster/storage_kind": "iceberg"}
+
+
+def records(lines: Iterable[Mapping[str, Any]]) -> dg.TableMetadataValue:
+    """Return lines as a table, the first ones of many."""
+    return dg.MetadataValue.table([dg.TableRecord(dict(line)) for line in islice(lines, _SHOWN_LINES)])
 
 
 def readable(iceberg_type: str) -> str:
@@ -64,10 +80,6 @@ def topics_of(repository: dg.RepositoryDefinition | None) -> list[TopicTable]:
     return topics_in(metadata_of(repository))
 
 
-_PLOTTED_PARTITIONS = 20
-"""A topic with more partitions shows only the partitions that lag."""
-
-
 @dataclass(frozen=True)
 class LastReport:
     """The end offset of a topic over all partitions, as Dagster last got it, and when (seconds since 1970)."""
@@ -105,8 +117,7 @@ def topic_materialization(
     It is others who fill the topic. Dagster's page of what is only ever observed says that it is never materialized.
     """
     version = sha256(repr(sorted(now.end.items())).encode()).hexdigest()[:16]
-    few = len(now.end) <= _PLOTTED_PARTITIONS
-    lags = {f"lag_partition_{p}": behind.get(p, 0) for p in sorted(now.end) if few or behind.get(p)}
+    lines = [{"partition": p, "end_offset": end, "lag": behind.get(p, 0)} for p, end in sorted(now.end.items())]
     return dg.AssetMaterialization(
         topic_key(spec),
         metadata={
@@ -115,7 +126,7 @@ def topic_materialization(
             **({} if rate is None else {"records_per_second": rate}),
             "end_offset": sum(now.end.values()),
             "partitions": len(now.end),
-            **lags,
+            "by_partition": records(lines),
         },
         tags={"dagster/data_version": version},
     )

@@ -9,7 +9,7 @@ reports a materialization without a partition of an asset that has partitions.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from kafka_lake.ingest.report import PartitionReport, Progress, Reached, RunRepo
 from kafka_lake.ingest.run import Chosen
 from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.maintenance.maintain import due
-from kafka_lake.orchestration.check_results import check_result, dead_letter_evaluation, with_all_rules
+from kafka_lake.orchestration.check_results import check_result, dead_letter_evaluation, evaluation, with_all_rules
 from kafka_lake.orchestration.checks import NO_DEAD_LETTERS
 from kafka_lake.orchestration.jobs import health_check, health_check_key
 from kafka_lake.orchestration.keys import partition_key, partitions_in, table_key, topic_key, work_name
@@ -35,6 +35,7 @@ from kafka_lake.orchestration.partitions import is_for_partitions, register_part
 from kafka_lake.orchestration.table_metadata import (
     figures_metadata,
     history_metadata,
+    last_commits,
     partition_metadata,
     table_metadata,
 )
@@ -119,19 +120,11 @@ class Reporter:
         return {self._key(partition.topic, partition.partition): partition for partition in report.partitions()}
 
     def _events(self, report: RunReport, table: Table | None, keys: Collection[str]) -> Iterator[Event]:
-        yield from self._partitions({key: part for key, part in self._by_key(report).items() if key in keys})
+        yield from self._partitions(report, table, keys)
         yield self._of_the_table(report, table)
         yield from self._tell_again(report)
         for result in self._checks(self.so_far.findings, table):
-            yield dg.AssetCheckEvaluation(
-                asset_key=table_key(self.spec),
-                check_name=str(result.check_name),
-                passed=result.passed,
-                metadata=result.metadata,
-                severity=result.severity,
-                description=result.description,
-                blocking=str(result.check_name) in self._blocking,
-            )
+            yield evaluation(result, str(result.check_name) in self._blocking)
 
     def end(self, report: RunReport) -> Iterator[Any]:
         """Give the step's result and what Dagster shows of a run that ends."""
@@ -148,13 +141,13 @@ class Reporter:
         checks = self._checks(self.so_far.findings, table)
         if self.keys is None:
             # Dagster doesn't know which partitions the run is for: its own event has none.
-            yield from self._partitions(self._by_key(report))
+            yield from self._partitions(report, table)
             yield dg.MaterializeResult(asset_key=key, metadata=self._whole(report, table), check_results=checks)
             yield from self._tell_again(report)
             return
-        for partition, part in self._by_key(report).items():
+        for partition, metadata in self._by_partition(report, table).items():
             if partition in self.keys:
-                self.context.add_asset_metadata(partition_metadata(part), asset_key=key, partition_key=partition)
+                self.context.add_asset_metadata(metadata, asset_key=key, partition_key=partition)
         yield dg.MaterializeResult(asset_key=key, check_results=checks)
         # The newest one is what Dagster's page of the table shows.
         yield self._of_the_table(report, table)
@@ -241,23 +234,27 @@ class Reporter:
             )
             return None
 
-    def _partitions(self, partitions: Mapping[str, PartitionReport]) -> Iterator[dg.AssetMaterialization]:
-        for key, partition in partitions.items():
-            yield dg.AssetMaterialization(table_key(self.spec), partition=key, metadata=partition_metadata(partition))
+    def _by_partition(self, report: RunReport, table: Table | None) -> dict[str, dict[str, Any]]:
+        times, parts = last_commits(table), self._by_key(report)
+        return {key: partition_metadata(part, times.get((part.topic, part.partition))) for key, part in parts.items()}
+
+    def _partitions(
+        self, report: RunReport, table: Table | None, keys: Collection[str] | None = None
+    ) -> Iterator[dg.AssetMaterialization]:
+        for key, metadata in self._by_partition(report, table).items():
+            if keys is None or key in keys:
+                yield dg.AssetMaterialization(table_key(self.spec), partition=key, metadata=metadata)
 
     def _of_the_table(self, report: RunReport, table: Table | None) -> dg.AssetMaterialization:
         about = self._whole(report, table)
         if self.keys is None or BACKFILL_TAG not in self.context.run.tags:
             return dg.AssetMaterialization(table_key(self.spec), metadata=about)
-        own = {key: part for key, part in self._by_key(report).items() if key in self.keys}
+        own = {key: figures for key, figures in self._by_partition(report, table).items() if key in self.keys}
         last = next(reversed(own), self.context.partition_keys[-1])
-        figures = partition_metadata(own[last]) if last in own else {}
-        return dg.AssetMaterialization(table_key(self.spec), partition=last, metadata={**about, **figures})
+        return dg.AssetMaterialization(table_key(self.spec), partition=last, metadata={**about, **own.get(last, {})})
 
     def _whole(self, report: RunReport, table: Table | None) -> dict[str, Any]:
         figures = figures_metadata(report.figures())
-        # By this name the partitions have theirs, and a plot would mix the two.
-        del figures["rows_added"]
         if not self.is_side and self.spec.has_routes:
             figures |= _of_routes(report, [side.spec for side in self.sides])
         about = table_metadata(report, table, self.connections.catalog, self.spec)
@@ -282,16 +279,7 @@ def _last_result(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.Asse
     """Return the last result of a check, as a new one; None if there is none, or a run is about to give one."""
     record = instance.get_latest_asset_check_evaluation_record(key)
     last = record.event.asset_check_evaluation if record and record.event else None
-    if last is None:
-        return None
-    return dg.AssetCheckEvaluation(
-        asset_key=last.asset_key,
-        check_name=last.check_name,
-        passed=last.passed,
-        severity=last.severity,
-        description=last.description,
-        metadata=last.metadata,
-    )
+    return last and evaluation(last)
 
 
 def _of_routes(report: RunReport, tables: Sequence[TopicTable]) -> dict[str, Any]:

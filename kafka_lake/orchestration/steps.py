@@ -1,5 +1,6 @@
 """What all steps share: errors as Dagster shows them, and run configuration that can't read variables."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -7,8 +8,9 @@ from typing import Any
 
 import dagster as dg
 
-from kafka_lake.common.logs import error_without_secrets, log_as_the_environment_says
-from kafka_lake.errors import AuditFailedError
+from kafka_lake.common.logs import error_without_secrets, log_as_the_environment_says, without_secret_values
+from kafka_lake.common.text import block
+from kafka_lake.errors import AuditFailedError, KafkaLakeError
 
 
 class SensorFailedError(dg.DagsterError):
@@ -34,7 +36,20 @@ def as_failures(allow_retries: bool = True) -> Iterator[None]:
             raise cause from (error.__cause__ if cause is error else None)
         errors = error.errors.values() if isinstance(error, LeftBehindError) else (error,)
         again = allow_retries and not all(isinstance(cause, AuditFailedError) for cause in errors)
-        raise dg.Failure(description=explanation, allow_retries=again) from cause
+        raise dg.Failure(
+            description=explanation, metadata=_what_to_do(error, explanation), allow_retries=again
+        ) from cause
+
+
+_COMMAND = re.compile(r"`((?:kafka-lake|dg|dagster) [^`]+)`")
+
+
+def _what_to_do(error: Exception, explanation: str) -> dict[str, dg.MetadataValue[Any]]:
+    """Return what to do next: the commands that the message names, to be copied, or its last sentences."""
+    if commands := dict.fromkeys(_COMMAND.findall(explanation)):
+        return {"what_to_do": dg.MetadataValue.md(block("\n".join(commands), "sh"))}
+    remedy = without_secret_values(error.remedy) if isinstance(error, KafkaLakeError) else ""
+    return {"what_to_do": dg.MetadataValue.text(remedy)} if remedy else {}
 
 
 @contextmanager

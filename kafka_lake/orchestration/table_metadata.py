@@ -1,7 +1,8 @@
 """What Dagster's pages show of tables and runs."""
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from dataclasses import asdict
+from itertools import islice, pairwise
 from typing import Any
 
 import dagster as dg
@@ -14,7 +15,7 @@ from pyiceberg.types import NestedField
 
 from kafka_lake.catalog.history import recorded_losses, schema_history
 from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.catalog.positions import ancestors, has_origin, head_of, live_row_count, summary_of
+from kafka_lake.catalog.positions import ancestors, has_origin, head_of, live_row_count, positions_in, summary_of
 from kafka_lake.catalog.tables import sources_of
 from kafka_lake.common.text import code, plain, printable
 from kafka_lake.common.text import table as markdown_table
@@ -23,7 +24,7 @@ from kafka_lake.formats.task.error_classes import SAMPLE_CHARACTERS
 from kafka_lake.ingest.report import Figures, PartitionReport, RunReport
 from kafka_lake.orchestration.how_to_read import how_to_read_page
 from kafka_lake.orchestration.keys import topic_key
-from kafka_lake.orchestration.metadata import in_a_window, readable
+from kafka_lake.orchestration.metadata import in_a_window, readable, records, table_address
 from kafka_lake.runtime.commit import moment
 from kafka_lake.spec.topic_table import TopicTable
 
@@ -104,14 +105,37 @@ def quoted_cell(value: Any, spec: TopicTable) -> str:
 _SHOWN_CHANGES = 20
 
 
-def partition_metadata(report: PartitionReport) -> dict[str, int]:
-    """Return the metadata of one Kafka partition's materialization."""
+_SHOWN_COMMITS = 100
+
+
+def partition_metadata(report: PartitionReport, at: float | None = None) -> dict[str, Any]:
+    """Return the metadata of one Kafka partition's materialization.
+
+    Offsets are text: Dagster would draw numbers as a line over the partitions, which means nothing.
+
+    Args:
+        at: The time of the last commit that moved the partition's position, in seconds since 1970.
+    """
     return {
-        "start_offset": report.start,
-        "end_offset": report.end,
-        "rows_added": report.rows,
-        "lag_after": report.lag,
+        "start_offset": str(report.start),
+        "end_offset": str(report.end),
+        "lag_after": str(report.lag),
+        "dagster/partition_row_count": report.rows,
+        **({} if at is None else {"last_commit": dg.MetadataValue.timestamp(at)}),
     }
+
+
+def last_commits(table: Table | None) -> dict[tuple[str, int], float]:
+    """Return when the newest snapshots last moved the position of each topic's partitions, in seconds since 1970."""
+    snapshots = islice(ancestors(table, head_of(table)), _SHOWN_COMMITS) if table else ()
+    commits = [(s.timestamp_ms / 1000, positions) for s in snapshots if (positions := positions_in(summary_of(s)))]
+    found: dict[tuple[str, int], float] = {}
+    for (at, positions), (_, before) in pairwise([*commits, (0.0, {})][:_SHOWN_COMMITS]):
+        for topic, position in positions.items():
+            known = before[topic].offsets if topic in before else {}
+            moved = [p for p, offset in position.offsets.items() if offset != known.get(p, 0)]
+            found = {(topic, p): at for p in moved} | found
+    return found
 
 
 def figures_metadata(figures: Figures) -> dict[str, Any]:
@@ -155,11 +179,12 @@ def history_metadata(table: Table | None) -> dict[str, dict[str, Any]]:
 
 
 def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog, spec: TopicTable) -> dict[str, Any]:
-    """Return what describes a table, and the dead letters of a report."""
+    """Return what describes a table, and the partitions and dead letters of a report."""
     lags = report.lags()
     metadata: dict[str, Any] = {
-        "dagster/table_name": f"{catalog.name}.{report.table}",
+        **table_address(spec.identifier),
         "lag": sum(lags.values()),
+        "by_partition": records(map(asdict, report.partitions())),
         **({f"lag_of_{topic}": lag for topic, lag in lags.items()} if spec.topics else {}),
     }
     if classes := report.classes():

@@ -50,6 +50,13 @@ class Finding:
     warns: bool = False
 
     @property
+    def places(self) -> list[str]:
+        """Return the facts that are about partitions, by topic and partition."""
+        if self.check not in ("offset_continuity", "data_loss"):
+            return []
+        return [name for name in self.facts if "/" in name]
+
+    @property
     def is_rule(self) -> bool:
         """Return whether the check is one of the topic's rules."""
         return self.check.startswith(RULE_CHECK)

@@ -129,12 +129,12 @@ def test_launchpad_runs_one_or_all_partitions_or_checks(tmp_path, monkeypatch):
 
         (event, whole) = materialized.materializations
         assert event.partition == "3"
-        assert (whole.partition, whole.metadata["records_read"]) == ("", event.metadata["rows_added"])
+        assert (whole.partition, whole.metadata["records_read"]) == ("", event.metadata["dagster/partition_row_count"])
         assert {c.check: c.passed for c in materialized.checks} == dict.fromkeys(CHECKS, True)
         table = CatalogResource().open().table(TABLE)
         in_table = table.scan(selected_fields=("_kafka.partition",)).to_arrow().num_rows
         position = read_state(table).position.offsets
-        assert in_table == position[3] == int(event.metadata["rows_added"]) > 0
+        assert in_table == position[3] == int(event.metadata["dagster/partition_row_count"]) > 0
         assert {p: o for p, o in position.items() if p != 3} == dict.fromkeys([0, 1, 2, 4, 5], 0)
 
         everything = launch(url, {}, list(TABLE), CHECKS)

@@ -305,7 +305,8 @@ def test_replace_leaves_each_row_once(page: Page) -> None:
     )
     status, told = page.ended(run)
     assert status == "SUCCESS", told.failure
-    assert sum(int(each.metadata["rows_added"]) for each in told.materializations if each.partition) == page.sent
+    added = [int(each.metadata["dagster/partition_row_count"]) for each in told.materializations if each.partition]
+    assert sum(added) == page.sent
     assert rows() == before == list(range(page.sent))
 
 

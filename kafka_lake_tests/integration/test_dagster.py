@@ -24,7 +24,7 @@ from kafka_lake.ingest.continuous import run as continuous_runs
 from kafka_lake.ingest.run import ingest
 from kafka_lake.ingest.runner import Runner as Runs
 from kafka_lake.orchestration import reporting
-from kafka_lake.orchestration.assets import Presentation, build_topic_assets, follow_sources
+from kafka_lake.orchestration.assets import Presentation, build_topic_assets
 from kafka_lake.orchestration.checks import NO_DEAD_LETTERS
 from kafka_lake.orchestration.jobs import build_replay_job, health_check_key
 from kafka_lake.orchestration.keys import CATCH_UP_TAG, CONTINUOUS_TAG, TOPIC_TAG, table_key, topic_key
@@ -136,8 +136,26 @@ def by_partition(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]
     for event in result.get_asset_materialization_events():
         assert event.partition not in found
         if event.partition is not None:
-            found[event.partition] = {k: v.value for k, v in event.materialization.metadata.items()}
+            found[event.partition] = figures_of(event.materialization)
     return found
+
+
+ROWS = "dagster/partition_row_count"
+
+
+def places(evaluated: Mapping[str, dg.AssetCheckEvaluation]) -> dict[str, str]:
+    """Return what the check of the offsets shows of each partition."""
+    table = evaluated["offset_continuity"].metadata["partitions"]
+    assert isinstance(table, dg.TableMetadataValue)
+    return {str(line.data["partition"]): str(line.data["offsets"]) for line in table.records}
+
+
+def figures_of(materialization: dg.AssetMaterialization) -> dict[str, Any]:
+    """Return the figures of a partition as numbers; they have the time of its last commit once it has records."""
+    metadata = {k: v.value for k, v in materialization.metadata.items()}
+    at = metadata.pop("last_commit", None)
+    assert (at is not None) == (metadata.get("end_offset", "0") != "0"), metadata
+    return {k: int(str(v)) for k, v in metadata.items() if k in ("start_offset", "end_offset", "lag_after", ROWS)}
 
 
 def told_of(runner: Runner, spec: TopicTable) -> list[dg.AssetMaterialization]:
@@ -167,8 +185,7 @@ def test_one_run_and_one_commit_for_all_partitions(new_topic: NewTopic, runner: 
     spec = topic.spec()
     result = runner.run(spec, (0, 2))
     assert result.success
-    names = ("start_offset", "end_offset", "rows_added", "lag_after")
-    # Dagster plots these by partition: what is the run's or the table's would be a flat line.
+    names = ("start_offset", "end_offset", ROWS, "lag_after")
     assert by_partition(result) == {
         "0": dict(zip(names, (0, 3, 3, 0), strict=True)),
         "1": dict(zip(names, (0, 2, 2, 0), strict=True)),
@@ -177,7 +194,9 @@ def test_one_run_and_one_commit_for_all_partitions(new_topic: NewTopic, runner: 
     metadata = whole(runner, result, spec)
     assert (metadata["commits"], metadata["records_read"], metadata["dead_letters"]) == (1, 8, 1)
     assert metadata["dagster/row_count"] == 7
-    assert metadata["lag"] == 0
+    assert (metadata["lag"], metadata["rows_added"]) == (0, 7)
+    lines = [line.data for line in metadata["by_partition"].records]
+    assert [(line["partition"], line["rows"]) for line in lines] == [(0, 3), (1, 2), (2, 2)]
     held = [task.file for task in view(spec).table.scan().plan_files()]
     assert metadata["files_in_table"] == len(held)
     assert metadata["bytes_in_table"] == sum(file.file_size_in_bytes for file in held)
@@ -217,7 +236,7 @@ def test_backfill_run_reports_only_partitions(new_topic: NewTopic, runner: Runne
     # The last one is what the pages show: of the table, and of its partition.
     newest = {name: value.value for name, value in told[-1].materialization.metadata.items()}
     assert (newest["dagster/row_count"], newest["records_read"]) == (3, 3)
-    assert (newest["end_offset"], newest["rows_added"], newest["lag_after"]) == (1, 1, 0)
+    assert (newest["end_offset"], newest[ROWS], newest["lag_after"]) == ("1", 1, "0")
 
 
 @pytest.mark.parametrize(
@@ -252,7 +271,7 @@ def test_a_run_without_a_partition_is_for_all_of_them(
 
 
 def _rows(event: dg.DagsterEvent) -> int:
-    return int(event.materialization.metadata["rows_added"].value)  # type: ignore[call-overload,no-any-return]
+    return int(event.materialization.metadata[ROWS].value)  # type: ignore[call-overload,no-any-return]
 
 
 @pytest.mark.exhaustive
@@ -271,12 +290,13 @@ def test_how_long_records_waited_shows(new_topic: NewTopic, runner: Runner) -> N
     (shown,) = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, topic_key(topic.spec()))
     about_topic = shown.asset_materialization
     assert about_topic is not None
-    assert {k: v.value for k, v in about_topic.metadata.items()} == {
+    table = about_topic.metadata["by_partition"]
+    assert isinstance(table, dg.TableMetadataValue)
+    assert [record.data for record in table.records] == [{"partition": p, "end_offset": 1, "lag": 0} for p in (0, 1)]
+    assert {k: v.value for k, v in about_topic.metadata.items() if k != "by_partition"} == {
         "table": table_key(topic.spec()),
         "end_offset": 2,
         "lag": 0,
-        "lag_partition_0": 0,
-        "lag_partition_1": 0,
         "partitions": 2,
     }
     verdict = no_dead_letters(runner, topic.spec())
@@ -296,7 +316,7 @@ def test_continuous_run_reports_progress_and_triggers_downstream(
     know_partitions(runner, topic)
     spec, key = topic.spec(), table_key(topic.spec())
 
-    @dg.asset(deps=[key], automation_condition=follow_sources())
+    @dg.asset(deps=[key], automation_condition=dg.AutomationCondition.eager())
     def below() -> None:
         """Follow the table."""
 
@@ -329,8 +349,7 @@ def test_continuous_run_reports_progress_and_triggers_downstream(
     assert result.success
     assert newest is not None
     assert newest.partition == "1", "the other one had nothing since"
-    figures = {name: value.value for name, value in newest.metadata.items()}
-    assert figures == {"start_offset": 0, "end_offset": 1, "rows_added": 1, "lag_after": 0}
+    assert figures_of(newest) == {"start_offset": 0, "end_offset": 1, ROWS: 1, "lag_after": 0}
 
     told = told_of(runner, spec)
     # Each report ends with the table as a whole.
@@ -342,7 +361,7 @@ def test_continuous_run_reports_progress_and_triggers_downstream(
     assert (about["commits"].value, about["records_read"].value, about["dagster/row_count"].value) == (1, 1, 2)
     assert about["age_of_newest_record_seconds"].value >= 0  # type: ignore[operator]
     assert "dagster/column_schema" in about
-    assert sum(int(e.metadata["rows_added"].value) for e in told if e.partition == "1") == 1  # type: ignore[call-overload]
+    assert sum(int(e.metadata[ROWS].value) for e in told if e.partition == "1") == 1  # type: ignore[call-overload]
     evaluated = result.get_asset_check_evaluations()
     assert len(evaluated) == 3 * len(RUN_CHECKS)
     assert all(e.passed for e in evaluated)
@@ -366,7 +385,7 @@ def test_failed_continuous_run_reports_its_earlier_commits(new_topic: NewTopic, 
         result = going.result(60)
     assert not result.success
     told = result.get_asset_materialization_events()
-    assert [e.materialization.metadata["rows_added"].value for e in told if e.partition] == [1, 1]
+    assert [e.materialization.metadata[ROWS].value for e in told if e.partition] == [1, 1]
     # The run's last word tells of all that it did, not only of the commit that was refused.
     last = {e.check_name: e for e in result.get_asset_check_evaluations()}
     assert last["row_count"].metadata["records_read"].value == 3
@@ -509,11 +528,11 @@ def test_catch_up_run_without_records_ends_with_one_report(new_topic: NewTopic, 
     know_partitions(runner, topic)
     result = runner.run(topic.spec(), (0, 1), **CATCH_UP)
     assert result.success
-    assert {key: m["rows_added"] for key, m in by_partition(result).items()} == {"0": 3, "1": 2}
+    assert {key: m[ROWS] for key, m in by_partition(result).items()} == {"0": 3, "1": 2}
     assert set(checks(result)) == RUN_CHECKS
     again = runner.run(topic.spec(), (0, 1), with_spark=False, **CATCH_UP)
     assert again.success
-    assert {key: m["rows_added"] for key, m in by_partition(again).items()} == {"0": 0, "1": 0}
+    assert {key: m[ROWS] for key, m in by_partition(again).items()} == {"0": 0, "1": 0}
 
 
 @pytest.mark.exhaustive
@@ -666,7 +685,10 @@ def test_checks_alone_read_published_table_without_spark(
     assert set(evaluated) == {*RUN_CHECKS, "table_health"}
     assert all(e.passed for e in evaluated.values())
     assert evaluated["row_count"].metadata["rows_in_table"].value == 4
-    assert evaluated["offset_continuity"].metadata[f"{topic.name}/0"].value == "at 2, lag 1"
+    assert (places(evaluated)[f"{topic.name}/0"], evaluated["offset_continuity"].metadata["lag"].value) == (
+        "at 2, lag 1",
+        1,
+    )
     assert view(spec).fingerprint() == before
 
 
@@ -878,7 +900,7 @@ def test_chosen_partitions_are_replaced_from_the_ui(new_topic: NewTopic, runner:
     today = topic.spec(transform="kafka_lake_tests.integration.transforms:with_tenfold")
     result = runner.run(today, 1, mode="replace", start="1")
     assert result.success
-    assert {k: m["rows_added"] for k, m in by_partition(result).items()} == {"1": 2}
+    assert {k: m[ROWS] for k, m in by_partition(result).items()} == {"1": 2}
     assert {r["id"]: r["tenfold"] for r in view(spec).rows()} == {0: None, 2: None, 4: None, 1: None, 3: 30, 5: 50}
     view(spec).assert_exactly_once(topic.ledger)
 
@@ -926,4 +948,4 @@ def test_dead_letter_job_moves_rows_and_triggers_downstream(
     entries = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, table_key(strict))
     assert entries[0].asset_materialization is not None
     assert entries[0].asset_materialization.partition == "0"
-    assert entries[0].asset_materialization.metadata["rows_added"].value == 1
+    assert entries[0].asset_materialization.metadata[ROWS].value == 1

@@ -13,6 +13,7 @@ from kafka_lake.spec.rule import RuleEntry
 from kafka_lake.spec.topic_table import Route, RouteBy, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Topic
 from kafka_lake_tests.integration.test_dagster import (
+    ROWS,
     NewTopic,
     NewView,
     Runner,
@@ -59,7 +60,7 @@ def test_each_table_is_an_asset_with_its_own_rows_and_checks(
     assert result.success
     rows: dict[tuple[dg.AssetKey, str | None], object] = {}
     for each in (told for table in spec.tables for told in told_of(runner, table)):
-        name = "dagster/row_count" if each.partition is None else "rows_added"
+        name = "dagster/row_count" if each.partition is None else ROWS
         rows[each.asset_key, each.partition] = each.metadata[name].value
     own, orders, clicks = keys
     assert rows == {

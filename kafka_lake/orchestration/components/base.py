@@ -5,21 +5,26 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from inspect import getdoc
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import dagster as dg
+from dagster.components import AssetAttributesModel
+from dagster.components.utils import TranslatorResolvingInfo
 from dagster.components.utils.project_paths import get_local_state_path
 from jinja2 import StrictUndefined, Template
-from pydantic import BaseModel, PrivateAttr, ValidationError
+from pydantic import BaseModel, Field, GetJsonSchemaHandler, PrivateAttr, ValidationError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import core_schema
 
 from kafka_lake.common.files import write_atomic
 from kafka_lake.config.systems import Cluster
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.orchestration.resources import KafkaResource
+from kafka_lake.orchestration.resources import KafkaResource, RegistryResource
 from kafka_lake.routing.by_value import PREFIX
 from kafka_lake.spec.maintenance import Maintenance
-from kafka_lake.spec.settings import Settings, has_templates, is_template, message, refuse
+from kafka_lake.spec.settings import Settings, Text, has_templates, is_template, message, refuse
 
 
 @dataclass(frozen=True)
@@ -141,8 +146,39 @@ class FromDocument(dg.Component, Settings, dg.Resolvable):
     Dagster validates a document by the component's own fields, so that errors have the lines of nested settings too.
     """
 
+    produces: ClassVar[tuple[str, ...]] = ("asset", "asset_check")
+    first_fields: ClassVar[frozenset[str]] = frozenset()
+    """The settings that forms show at once; the others are under Advanced. No setting holds a secret."""
+
     _place: Path = PrivateAttr(default_factory=Path)
     _context: Any = PrivateAttr(default=None)
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        """Return how `dg list components` and Dagster's pages show the type."""
+        return dg.ComponentTypeSpec(
+            description=(getdoc(cls) or "").partition("\n\n")[0],
+            tags=["kafka", "iceberg", "spark"],
+            owners=["team:kafka-lake"],
+            produces=cls.produces,
+        )
+
+    @classmethod
+    def get_form_config(cls) -> dg.ComponentFormConfig:
+        """Return the name of the type in forms."""
+        return dg.ComponentFormConfig(label=" ".join(re.findall("[A-Z][a-z]*", cls.__name__)))
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the schema of the settings, with what forms need."""
+        found = super().__get_pydantic_json_schema__(schema, handler)
+        whole, advanced = handler.resolve_ref_schema(found), dg.ComponentFormConfig(advanced=True)
+        whole |= cls.get_form_config().to_component_json_schema_extra()
+        for name in whole.get("properties", {}).keys() - cls.first_fields:
+            whole["properties"][name] |= advanced.to_field_json_schema_extra()
+        return found
 
     @classmethod
     def model(cls) -> type[BaseModel]:
@@ -180,6 +216,39 @@ class FromDocument(dg.Component, Settings, dg.Resolvable):
         return "/".join(self._place.parts[-3:])
 
 
+class AssetDocument(FromDocument):
+    """A document of tables, whose assets may be changed."""
+
+    translation: AssetAttributesModel | Text | None = Field(  # type: ignore[valid-type]
+        default=None,
+        description="Changes the assets of the tables: `key`, `key_prefix`, `group_name`, `kinds`, `tags`, `metadata` "
+        "and other attributes of Dagster's assets. Templates may use `spec`, the asset, and `table`, the table's "
+        "settings.",
+        examples=[{"key": "bronze/{{ table.table }}", "kinds": ["iceberg"]}],
+    )
+
+    _translation: TranslatorResolvingInfo | None = PrivateAttr(default=None)
+
+    @classmethod
+    def resolve_from_model(cls, context: dg.ResolutionContext, model: BaseModel) -> Self:
+        """Return the component of a document's settings; `translation` is rendered for each table later."""
+        translation = getattr(model, "translation", None)
+        if translation is None:
+            return super().resolve_from_model(context, model)
+        model = model.model_copy(update={"translation": None})
+        model.model_fields_set.discard("translation")
+        component = super().resolve_from_model(context, model)
+        # Its templates have kept the combined settings from being checked.
+        refuse(cls, component.problems())
+        component._translation = TranslatorResolvingInfo(translation, context, model_key="translation")
+        return component
+
+    def translated(self, asset: dg.AssetSpec, table: object) -> dg.AssetSpec:
+        """Return the asset of a table as `translation` changes it."""
+        scope = {"spec": asset, "table": table}
+        return asset if self._translation is None else self._translation.get_asset_spec(asset, scope)
+
+
 def rendered(context: dg.ResolutionContext, value: Any, values: dict[str, str]) -> Any:
     """Return a value with the templates in it rendered as text: ``"3"`` stays text, and so does ``"None"``."""
     if isinstance(value, Mapping):
@@ -211,6 +280,10 @@ class ClusterDocument(FromDocument, Cluster):
 
     def kafka(self) -> KafkaResource:
         """Return how the cluster is reached."""
+        raise NotImplementedError
+
+    def registry(self) -> RegistryResource:
+        """Return how the cluster's schema registry is reached."""
         raise NotImplementedError
 
 

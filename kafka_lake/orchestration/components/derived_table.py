@@ -1,23 +1,24 @@
 """`type: kafka_lake.DerivedTable`: a query over tables becomes a table, its asset and its checks."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from kafka_lake.config.rules import derived_rule_problems
-from kafka_lake.derived.derived_table import NEWS, Identifier
+from kafka_lake.derived.derived_table import NEVER, NEWS, Identifier
 from kafka_lake.derived.derived_table import DerivedTable as DerivedSpec
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.orchestration.assets import Presentation
-from kafka_lake.orchestration.components.base import FromDocument
+from kafka_lake.orchestration.components.base import AssetDocument
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
 from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
-from kafka_lake.orchestration.derived_assets import build_derived_asset
-from kafka_lake.orchestration.keys import key_of, op_name, plain_name
+from kafka_lake.orchestration.derived_assets import build_derived_asset, derived_asset, run_derived
+from kafka_lake.orchestration.keys import default_key, key_of, op_name, plain_name, rename
 from kafka_lake.orchestration.metadata import document_metadata
 from kafka_lake.routing.by_value import may_name
 from kafka_lake.spec.sql_text import unsafe_condition, unsafe_query
@@ -176,49 +177,47 @@ def check_derived(spec: DerivedSpec, project: Project) -> None:
                 "Use write: replace, or put it under join: if its rows are only looked up. Changes of a keyed topic "
                 "are in a table of the same topic with write: append.",
             )
-    if cycle := cycle_of(spec.identifier, _edges(project.derived)):
+    try:
+        TopologicalSorter(
+            {table.identifier: [*table.upstream.values(), *table.joined.values()] for table in project.derived}
+        ).prepare()
+    except CycleError as error:
+        cycle = " → ".join(".".join(identifier) for identifier in error.args[1])
         raise ConfigurationError(
-            f"Table {spec.name} is made from itself: {' → '.join('.'.join(identifier) for identifier in cycle)}.",
-            "Remove one of them from from: or join:.",
-        )
-
-
-def _edges(tables: Iterable[DerivedSpec]) -> dict[Identifier, list[Identifier]]:
-    return {table.identifier: [*table.upstream.values(), *table.joined.values()] for table in tables}
-
-
-def cycle_of(start: Identifier, edges: Mapping[Identifier, Sequence[Identifier]]) -> list[Identifier]:
-    """Return a way from a table to itself, both ends included; empty if there is none.
-
-    >>> a, b = ("n", "a"), ("n", "b")
-    >>> cycle_of(a, {a: [b], b: [a]}), cycle_of(a, {a: [b]})
-    ([('n', 'a'), ('n', 'b'), ('n', 'a')], [])
-    """
-    ways, seen = [[start]], set()
-    while ways:
-        way = ways.pop()
-        for following in edges.get(way[-1], ()):
-            if following == start:
-                return [*way, following]
-            if following not in seen:
-                seen.add(following)
-                ways.append([*way, following])
-    return []
+            f"Each of these tables is made from itself: {cycle}.", "Remove one of them from from: or join:."
+        ) from error
 
 
 log = logging.getLogger(__name__)
 
 
-class DerivedTable(FromDocument, DerivedSpec):
+class DerivedTable(AssetDocument, DerivedSpec):
     """A table that a query makes of other tables, kept up to date exactly once.
 
     ``table``, ``from``, ``write`` and a query are needed. A query that doesn't go with ``write``, or an upstream table
-    that doesn't, is refused when definitions load.
+    that doesn't, is refused when definitions load. Subclasses may override `get_asset_spec` and `execute`.
     """
+
+    produces = ("asset", "asset_check", "schedule")
+    first_fields = frozenset({"table", "from", "join", "write", "sql", "key", "every"})
+
+    def get_asset_spec(self, table: DerivedSpec) -> dg.AssetSpec:
+        """Return the table's asset. Its dependencies and kafka_lake's own metadata are added later."""
+        return derived_asset(table, self.presentation())
+
+    def execute(self, context: dg.AssetExecutionContext, table: DerivedSpec) -> Iterator[Any]:
+        """Bring the table up to date, and give Dagster's events."""
+        yield from run_derived(context, table)
 
     def derived_table(self) -> DerivedSpec:
         """Return the settings as a run takes them."""
-        return DerivedSpec(**{name: getattr(self, name) for name in self.model_fields_set})
+        known = self.model_fields_set & DerivedSpec.model_fields.keys()
+        spec = DerivedSpec(**{name: getattr(self, name) for name in known})
+        rename(default_key(spec.identifier), self._asset(spec).key)
+        return spec
+
+    def _asset(self, spec: DerivedSpec) -> dg.AssetSpec:
+        return self.translated(self.get_asset_spec(spec), spec)
 
     def presentation(self) -> Presentation:
         """Return how Dagster shows the table's asset."""
@@ -264,8 +263,9 @@ class DerivedTable(FromDocument, DerivedSpec):
             )
             return dg.Definitions()
         check_derived(spec, project)
-        asset = build_derived_asset(spec, self.presentation())
-        return dg.Definitions(assets=[asset], schedules=[_schedule(spec)] if spec.at_most_every is None else [])
+        asset = build_derived_asset(spec, self.presentation(), self._asset(spec), self.execute)
+        has_schedule = spec.every != NEVER and spec.at_most_every is None
+        return dg.Definitions(assets=[asset], schedules=[_schedule(spec)] if has_schedule else [])
 
 
 def _schedule(spec: DerivedSpec) -> dg.ScheduleDefinition:

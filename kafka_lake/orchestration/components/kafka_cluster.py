@@ -23,9 +23,16 @@ class KafkaCluster(ClusterDocument):
     catalog and Spark in one of them.
     """
 
+    produces = ("resource", "sensor", "job")
+    first_fields = frozenset({"name", "kafka_properties", "registry_properties", "catalog_properties", "spark_config"})
+
     def kafka(self) -> KafkaResource:
         """Return how the cluster is reached."""
         return KafkaResource(**self.connection())
+
+    def registry(self) -> RegistryResource:
+        """Return how the cluster's schema registry is reached."""
+        return RegistryResource(properties=self.registry_properties, cluster_name=self.name)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return resources, executor, sensors and job."""
@@ -52,9 +59,7 @@ class KafkaCluster(ClusterDocument):
         }
         resources: dict[str, object] = {
             of_cluster("kafka", self.name): self.kafka(),
-            of_cluster("registry", self.name): RegistryResource(
-                properties=self.registry_properties, cluster_name=self.name
-            ),
+            of_cluster("registry", self.name): self.registry(),
         }
         if self.name == clusters[0].name:
             # Of resources with the same name Dagster takes one only.

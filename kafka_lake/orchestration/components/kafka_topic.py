@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from pydantic import PrivateAttr
 
 from kafka_lake.config.table import TableSettings, table_name
 from kafka_lake.config.topic import Topic
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.orchestration.assets import Presentation, build_topic_assets
+from kafka_lake.orchestration.assets import Presentation, build_topic_assets, run_topic
 from kafka_lake.orchestration.components.base import (
-    FromDocument,
+    AssetDocument,
     Place,
     cache_topics,
     cached_routes,
@@ -21,7 +22,8 @@ from kafka_lake.orchestration.components.base import (
     cluster_maintenance,
     state_of_document,
 )
-from kafka_lake.orchestration.keys import plain_name
+from kafka_lake.orchestration.components.scaffolder import TopicScaffolder
+from kafka_lake.orchestration.keys import default_key, default_topic_key, plain_name, rename
 from kafka_lake.orchestration.metadata import document_metadata
 from kafka_lake.routing.by_value import knowing, may_meet, may_name
 from kafka_lake.schema.names import column_name
@@ -33,12 +35,30 @@ from kafka_lake.spec.topic_table import TopicTable, full_topic
 log = logging.getLogger(__name__)
 
 
-class KafkaTopic(FromDocument, Topic):
+@dg.scaffold_with(TopicScaffolder)
+class KafkaTopic(AssetDocument, Topic):
     """A Kafka topic as Iceberg tables.
 
     Only ``topic`` is needed. Unknown keys, bad values and combinations that can't work are refused when
-    definitions load.
+    definitions load. Subclasses may override `get_asset_spec`, `get_topic_spec` and `execute`.
     """
+
+    first_fields = frozenset({"topic", "topics", "cluster", "format", "table", "tables"})
+
+    _shown: dg.MarkdownMetadataValue | None = PrivateAttr(default=None)
+
+    def get_asset_spec(self, table: TopicTable) -> dg.AssetSpec:
+        """Return the asset of one of the topic's tables; dependencies and kafka_lake's own metadata are added later."""
+        return self.presentation(table).table(table)
+
+    def get_topic_spec(self, topic: TopicTable) -> dg.AssetSpec:
+        """Return the asset of a topic."""
+        return self.presentation(topic).topic(topic)
+
+    def execute(self, context: dg.AssetExecutionContext, topic: TopicTable) -> Iterator[Any]:
+        """Fill the topic's tables, and give Dagster's events."""
+        continuous = self.read.continuous.settings() if self.read.continuous else None
+        yield from run_topic(context, topic, continuous)
 
     def problems(self) -> Iterator[Problem]:
         """Yield problems of combined settings, Dagster's own among them."""
@@ -136,8 +156,18 @@ class KafkaTopic(FromDocument, Topic):
                 "Run `kafka-lake topics refresh`.",
             )
         spec = super().topic_table(folder, defaults, topics)
-        if spec.route_by is None or self._context is None:
-            return spec
+        if spec.route_by is not None and self._context is not None:
+            spec = self._with_tables_of_values(spec)
+        for table in spec.tables:
+            rename(default_key(table.identifier), self._asset(table).key)
+        for topic in spec.each_topic:
+            rename(default_topic_key(topic), self.get_topic_spec(topic).key)
+        return spec
+
+    def _asset(self, table: TopicTable) -> dg.AssetSpec:
+        return self.translated(self.get_asset_spec(table), table)
+
+    def _with_tables_of_values(self, spec: TopicTable) -> TopicTable:
         try:
             state = self.state_path
         except OSError as error:
@@ -186,18 +216,25 @@ class KafkaTopic(FromDocument, Topic):
         for table in spec.tables:
             if apart := partitions_without_key(table):
                 log.warning("Topic %s: %s", spec.full_topic, apart)
-        shown = {table.identifier: self.presentation(table) for table in spec.tables}
-        return list(build_topic_assets(spec, shown[spec.identifier], continuous, shown))
+        return build_topic_assets(
+            spec,
+            self.presentation(spec),
+            continuous,
+            asset_of=self._asset,
+            topic_of=self.get_topic_spec,
+            execute=self.execute,
+        )
 
     def presentation(self, spec: TopicTable) -> Presentation:
         """Return how Dagster shows a table."""
         shown = self.settings_of(spec.identifier) or TableSettings()
+        self._shown = self._shown or document_metadata(self)
         return Presentation(
             shown.group or plain_name(spec.namespace),
             shown.owners,
             description=shown.description,
             tags=shown.tags,
-            metadata={"settings": document_metadata(self)},
+            metadata={"settings": self._shown},
         )
 
 

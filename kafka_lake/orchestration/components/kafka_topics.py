@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import dagster as dg
 from dagster.components import DefsStateConfig, DefsStateConfigArgs
@@ -16,7 +16,7 @@ from kafka_lake.config.table import NAMESPACE
 from kafka_lake.config.topic import MatchingTopics
 from kafka_lake.config.topic_pattern import FoundTopic, TopicPattern, check_template, compiled, filled, sentence
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.orchestration.components.base import ClusterDocument, FromDocument, Place, cache_topics, cached_topics
+from kafka_lake.orchestration.components.base import AssetDocument, ClusterDocument, Place, cache_topics, cached_topics
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
 from kafka_lake.spec.settings import Problem, ShortFor, Text, located, message
 from kafka_lake.spec.topic_table import CLUSTER_NAME
@@ -35,7 +35,7 @@ def new_topics(documents: Iterable["KafkaTopics | KafkaTopic"], names: Sequence[
 log = logging.getLogger(__name__)
 
 _ANY = FoundTopic("any_topic", {"topic": "any_topic"})
-_OWN = ("topic", "topics", "cluster")
+_OWN = ("topic", "topics", "cluster", "translation")
 
 
 def _kept_by_hand() -> DefsStateConfigArgs:
@@ -43,12 +43,16 @@ def _kept_by_hand() -> DefsStateConfigArgs:
     return DefsStateConfigArgs(management_type=local.management_type, refresh_if_dev=False)
 
 
-class KafkaTopics(dg.StateBackedComponent, FromDocument):
+class KafkaTopics(dg.StateBackedComponent, AssetDocument):
     """All topics of a cluster that a pattern matches, each as a table of its own.
+
+    A subclass may name a subclass of `KafkaTopic` as its `topic_type`, which makes their assets.
 
     The names of the cluster's topics are kept by Dagster, so that no broker is asked when definitions load:
     `kafka-lake topics refresh` asks. A topic that has a document of type KafkaTopic is left to that.
     """
+
+    first_fields = frozenset({"topics", "cluster", "table", "defaults"})
 
     topics: Annotated[MatchingTopics, ShortFor("pattern")] = Field(
         description="Python regular expressions, one or a list, that match whole topic names; or `{pattern, "
@@ -80,6 +84,8 @@ class KafkaTopics(dg.StateBackedComponent, FromDocument):
         default_factory=_kept_by_hand,
         description="Where Dagster stores the topic names. Default: a file in the project.",
     )
+
+    topic_type: ClassVar[type[KafkaTopic]] = KafkaTopic
 
     _names: tuple[str, ...] | None = PrivateAttr(default=None)
     _built: dg.Definitions | None = PrivateAttr(default=None)
@@ -242,10 +248,10 @@ class KafkaTopics(dg.StateBackedComponent, FromDocument):
             own = {"name": table} if isinstance(table, str) else dict(table)
             settings["table"] = {"name": self._table_of(topic), **own}
         try:
-            document = KafkaTopic(**settings)
+            document = self.topic_type(**settings)
         except ValidationError as error:
             raise self._refused(topic, error) from error
-        document._place, document._context = self._place, self._context
+        document._place, document._context, document._translation = self._place, self._context, self._translation
         return document
 
     def _table_of(self, topic: FoundTopic) -> str:

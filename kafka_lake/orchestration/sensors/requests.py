@@ -126,6 +126,11 @@ class Work:
     fingerprint: str
 
     @property
+    def is_due(self) -> bool:
+        """Return whether a run has something to do."""
+        return bool(self.offsets or self.losses or self.opens)
+
+    @property
     def offsets(self) -> int:
         """Return how many offsets are to be consumed."""
         return sum(self.behind.values())

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
 
 TOPICS_SENSOR = "kafka_offsets"
 
+Known = dict[str, Sequence[str]]
+"""The keys of partitions in Dagster by `work_name`. A tick asks for those of topics with work or new partitions."""
+
 # Dagster's daemon evaluates its sensors no more often, whatever they ask for.
 _DAEMON_LOOP_SECONDS = 5.0
 
@@ -65,6 +69,7 @@ def build_sensor(
     kafka = of_cluster("kafka", cluster)
     pace = Pace(float(interval_seconds), catch_up_seconds)
     places = shared_runs or 2 * (os.cpu_count() or 1)
+    known: Known = {}
 
     @dg.sensor(
         name=of_cluster(TOPICS_SENSOR, cluster),
@@ -88,7 +93,12 @@ def build_sensor(
                 return dg.SkipReason(new or "No topics: none of the cluster matches topics: of a document.")
             catalog = resources.catalog.open()
             sharing = Sharing(places, _continuous(context.repository_def))
-            result = poll_topics(context, specs, cluster=brokers, catalog=catalog, pace=pace, sharing=sharing)
+            if context.instance_ref is None:
+                # Only one instance per process has a reference.
+                known.clear()
+            result = poll_topics(
+                context, specs, cluster=brokers, catalog=catalog, pace=pace, sharing=sharing, known=known
+            )
         if new and isinstance(result, dg.SensorResult):
             context.log.warning(new)
         try:
@@ -149,19 +159,21 @@ def poll_topics(
     sharing: Sharing,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    known: Known | None = None,
 ) -> dg.SensorResult | dg.SkipReason:
     """Evaluate; while there is nothing to do, poll the brokers at the pace until the daemon's next loop.
 
     Arguments and errors are those of `evaluate`.
     """
+    evaluated = partial(evaluate, context, specs, catalog=catalog, pace=pace, sharing=sharing, known=known)
     last_poll = clock() + _DAEMON_LOOP_SECONDS - pace.interval
     answers = cluster.watermarks(spec.topic for spec in specs)
-    result = evaluate(context, specs, answers=answers, catalog=catalog, pace=pace, sharing=sharing)
+    result = evaluated(answers=answers)
     while isinstance(result, dg.SkipReason) and clock() < last_poll:
         sleep(pace.interval)
         before, answers = answers, cluster.watermarks(spec.topic for spec in specs)
         if _watermarks(answers) != _watermarks(before):
-            result = evaluate(context, specs, answers=answers, catalog=catalog, pace=pace, sharing=sharing)
+            result = evaluated(answers=answers)
     return result
 
 
@@ -197,11 +209,13 @@ def evaluate(
     catalog: LakeCatalog,
     pace: Pace,
     sharing: Sharing,
+    known: Known | None = None,
 ) -> dg.SensorResult | dg.SkipReason:
     """Return the new partitions, the requested runs, and a materialization of each topic with news.
 
     A topic that can't be polled is logged and skipped.
     """
+    known = {} if known is None else known
     from kafka_lake.catalog.positions import all_positions
 
     flight, tick = in_flight(context, specs), _Tick()
@@ -217,20 +231,24 @@ def evaluate(
             if isinstance(now, KafkaLakeError):
                 raise now
             position, name = _reached(spec, positions), work_name(spec)
-            known = context.instance.get_dynamic_partitions(str(partitions_of(name).name))
+            work = work_of(spec, position, now, known.get(name, ()))
+            if name not in tick.tables and (work.is_due or work.new_partitions):
+                keys = context.instance.get_dynamic_partitions(str(partitions_of(name).name))
+                known[name] = keys
+                work = work_of(spec, position, now, keys)
         except Exception as error:
             context.log.error(f"Topic {spec.topic} is skipped: {error}")
             tick.fail(spec, error)
             continue
-        work = work_of(spec, position, now, known)
-        tick.tables[name] = Table([*(tick.tables[name].works if name in tick.tables else ()), work], known)
+        works = tick.tables[name].works if name in tick.tables else ()
+        tick.tables[name] = Table([*works, work], known.get(name, ()))
         if work.new_partitions:
             # The page of an empty topic would say that it is never materialized.
             tick.reports.append((work, now))
             tick.additions.append(partitions_of(name).build_add_request(list(work.new_partitions)))
         if name in flight.topics:
             tick.note(work, f"a run is in flight: {flight.topics[name][:8]}")
-        elif not work.offsets and not work.losses and not work.opens:
+        elif not work.is_due:
             tick.note(work, "up to date")
         else:
             before = failures(context, spec) if name in failed else Failures()

@@ -176,7 +176,7 @@ def continuity(plan=PLAN, before=BEFORE, held=HELD, carried=CARRIED, chain=()):
 def test_continuity_holds():
     finding = continuity()
     assert finding.passed
-    assert finding.facts == {"pizzas/0": "5..9", "pizzas/1": "2..4"}
+    assert finding.facts == {"offsets_compared": 6, "pizzas/0": "5..9", "pizzas/1": "2..4"}
     assert continuity(before=None, held=None).passed
     assert continuity(before=Position(ME, {0: 5})).passed, "partition 1 is new"
 

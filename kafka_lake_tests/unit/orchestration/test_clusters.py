@@ -104,7 +104,7 @@ def test_a_topic_of_the_same_name_in_two_clusters_shares_nothing() -> None:
             assert sensors[f"kafka_maintenance_{cluster}"].job_name == f"maintain_tables_{cluster}"
             (node,) = jobs[f"maintain_tables_{cluster}"].nodes
             assert (node.name, node.definition.pools) == (
-                f"{cluster}__orders__maintenance",
+                f"{cluster}__orders__table_health",
                 {f"maintenance_table_{cluster}_orders"},
             )
 

@@ -13,7 +13,7 @@ from kafka_lake.cli.load_definitions import explanation
 from kafka_lake.config.formats import FORMATS
 from kafka_lake.orchestration.assets import IngestConfig, Mode
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic, partitions_without_key
-from kafka_lake.orchestration.keys import dead_letter_check_op_name, op_name, plain_name, pool_name
+from kafka_lake.orchestration.keys import op_name, plain_name, pool_name
 from kafka_lake.orchestration.metadata import SPEC
 from kafka_lake.orchestration.resources import (
     CatalogResource,
@@ -122,7 +122,7 @@ def test_a_namespace_and_a_table_may_have_names_that_dagster_has_no_room_for(nam
     _, defs = load(f'topic: orders\ntable: "{name}.{name}"')
     graph = resolved(defs)
     (table,) = [graph.get(key) for key in graph.materializable_asset_keys]
-    assert table.metadata["dagster/table_name"] == f"{name}.{name}"
+    assert table.metadata["dagster/table_name"] == f"lake.{name}.{name}"
 
 
 def test_names_that_differ_have_ops_pools_and_groups_that_differ():
@@ -138,7 +138,7 @@ def test_names_that_differ_have_ops_pools_and_groups_that_differ():
 @example([("a", "b__c"), ("a__b", "c")])
 def test_no_two_tables_share_an_op_or_a_pool(pairs):
     specs = [TopicTable("t", *pair) for pair in pairs]
-    for name_of in (op_name, pool_name, dead_letter_check_op_name):
+    for name_of in (op_name, pool_name, lambda spec: op_name(spec, "no_dead_letters")):
         assert len({name_of(spec) for spec in specs}) == len(specs)
 
 

@@ -228,4 +228,4 @@ def test_the_sensor_asks_for_the_job_and_its_tables(catalog: LakeCatalog, instan
     # Nothing of the table itself is selected: its own runs need not wait.
     assert request.asset_selection is None
     nodes = {node.name: node.definition.pools for node in repository.get_job(sensor.job_name).nodes}
-    assert nodes == {f"pizza__{name}__maintenance": {f"maintenance_table_pizza_{name}"} for name in "abc"}
+    assert nodes == {f"pizza__{name}__table_health": {f"maintenance_table_pizza_{name}"} for name in "abc"}

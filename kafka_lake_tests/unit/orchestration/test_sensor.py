@@ -431,8 +431,32 @@ def test_the_page_of_a_topic_tells_how_fast_records_come_and_that_a_partition_ha
     consumed(catalog, {0: 5, **dict.fromkeys(range(1, 12), 4)})
     (second,) = tick(instance, catalog).asset_events
     assert second.metadata["records_per_second"].value == 0.0
-    assert (second.metadata["lag_partition_0"].value, second.metadata["lag_partition_1"].value) == (0, 1)
+    lines = [line.data for line in second.metadata["by_partition"].records]
+    assert lines[:2] == [{"partition": p, "end_offset": 5, "lag": lag} for p, lag in ((0, 0), (1, 1))]
     assert second.metadata["table"].value == dg.AssetKey(["pizza", "orders"])
+
+
+def test_tick_asks_dagster_only_for_topics_with_work(instance, catalog, answers, monkeypatch):
+    asked, ask, known = [], dg.DagsterInstance.get_dynamic_partitions, {}
+
+    def counted(self, name):
+        asked.append(name)
+        return ask(self, name)
+
+    def calls(offsets):
+        consumed(catalog, offsets)
+        context, before = dg.build_sensor_context(instance=instance), len(asked)
+        watermarks = KafkaResource().cluster().watermarks(["pizzas"])
+        result = evaluate(context, [SPEC], watermarks, catalog, pace=PACE, sharing=SHARING, known=known)
+        for request in getattr(result, "dynamic_partitions_requests", None) or ():
+            instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
+        return len(asked) - before, bool(getattr(result, "run_requests", None))
+
+    monkeypatch.setattr(dg.DagsterInstance, "get_dynamic_partitions", counted)
+    assert calls(TWELVE) == (1, False), "the partitions are new"
+    assert calls(TWELVE) == (1, False), "they have been added since"
+    assert calls(TWELVE) == (0, False)
+    assert calls({**TWELVE, 3: 4}) == (1, True), "a run's range is of what Dagster has now"
 
 
 def test_a_tick_that_requests_runs_tells_why_in_its_log(instance, catalog, answers, capfd):
