@@ -15,7 +15,7 @@ from kafka_lake.ingest.run import ingest
 from kafka_lake.orchestration.resources import KafkaResource, SparkResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.verify.run import VerifyOptions, verify
+from kafka_lake.verify.run import verify
 
 
 def main(
@@ -35,7 +35,7 @@ def main(
         ingested = time.monotonic() - began
         spark.stop()
         cpu = time.process_time()
-        report = verify(spec, spec, connections, VerifyOptions(sample=sample))
+        report = verify(spec, spec, connections, sample=sample)
         result = {
             "records": records,
             "problems": len(report.problems),

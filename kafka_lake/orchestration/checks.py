@@ -80,13 +80,17 @@ def build_verification(spec: TopicTable, topic: TopicTable) -> list[dg.AssetChec
         required_resource_keys=resource_keys(spec.cluster),
     )
     def table_is_verified(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        from kafka_lake.verify.run import VerifyOptions, verify
+        from kafka_lake.verify.run import verify
 
         begin = None if settings.since is None else datetime.now(UTC) - timedelta(seconds=seconds_of(settings.since))
-        options = VerifyOptions("earliest" if begin is None else begin.isoformat(), settings.share)
         with as_failures():
             report = verify(
-                topic, spec, connections_of(context.resources, spec.cluster), options, progress=context.log.info
+                topic,
+                spec,
+                connections_of(context.resources, spec.cluster),
+                since="earliest" if begin is None else begin.isoformat(),
+                sample=settings.share,
+                progress=context.log.info,
             )
         return dg.AssetCheckResult(
             asset_key=table_key(spec),

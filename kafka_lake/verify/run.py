@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -49,24 +49,13 @@ _ROWS_AT_ONCE = 1_000_000
 _APART = 10_000
 
 
-@dataclass(frozen=True)
-class VerifyOptions:
-    """What is verified.
-
-    Args:
-        since: Only records from here on: ``earliest``, an offset, a time, or offsets as in ``0:17,1:4``.
-        sample: The share of the records whose values are compared, 0 to 1.
-    """
-
-    since: str = "earliest"
-    sample: float = 0.01
-
-
 def verify(
     topic: TopicTable,
     table: TopicTable,
     connections: Connections,
-    options: VerifyOptions = VerifyOptions(),
+    *,
+    since: str = "earliest",
+    sample: float = 0.01,
     progress: Callable[[str], None] = ignore,
 ) -> Report:
     """Compare a table with its topics; the report has the problems.
@@ -74,12 +63,14 @@ def verify(
     Args:
         topic: The topic's settings, which have all of its tables.
         table: The settings of one of them.
+        since: Only records from here on: ``earliest``, an offset, a time, or offsets as in ``0:17,1:4``.
+        sample: The share of the records whose values are compared, 0 to 1.
         progress: Called with a line for each range.
 
     Raises:
         KafkaLakeError: If the table can't be verified.
     """
-    if table.is_keyed and options.since != "earliest":
+    if table.is_keyed and since != "earliest":
         raise ConfigurationError(
             f"--since can't be combined with write: {table.write}: a delete before it may be newer than a change after "
             "it.",
@@ -95,7 +86,8 @@ def verify(
                 each,
                 connections,
                 report,
-                options=options,
+                since=since,
+                sample=sample,
                 progress=progress,
                 state=state_of(each, state.table),
                 dead_letters=dead_letters,
@@ -128,13 +120,14 @@ class _OfTopic:
         connections: Connections,
         report: Report,
         *,
-        options: VerifyOptions,
+        since: str,
+        sample: float,
         progress: Callable[[str], None],
         state: TableState,
         dead_letters: TableState | None,
         is_first: bool,
     ) -> None:
-        self._topic, self._spec, self._connections, self._options = topic, spec, connections, options
+        self._topic, self._spec, self._connections, self._since = topic, spec, connections, since
         self._report, self._progress, self._state, self._column = report, progress, state, metadata_column_of(spec)
         if state.position is None:
             raise TableError(f"Table {report.table} has no position in topic {spec.topic}.", "Run the topic once.")
@@ -142,7 +135,7 @@ class _OfTopic:
         self._identity: TopicIdentity = state.position.identity
         self._is_pending = dead_letters is not None and pending_reconciliation(state, dead_letters) is not None
         self._adopted = adopted_position(state.table)
-        self._covers_all = is_first and options.since == "earliest"
+        self._covers_all, self._sample = is_first and since == "earliest", sample
         self._database = open_database()
         self._database.execute("SET memory_limit = '1GB'")
         self._database.execute(f"SET temp_directory = {literal(str(ensure_home() / 'verify'))}")
@@ -169,7 +162,7 @@ class _OfTopic:
             end = loss.start if loss.end is None else loss.end
             if any(r.partition == loss.partition and r.start < end and loss.start < r.end for r in ranges):
                 self._report.note(f"whether records are missing where {replace(loss, topic=self._spec.topic)}")
-        comparison = Comparison(self._spec, self._state, self._connections, self._options.sample, report=self._report)
+        comparison = Comparison(self._spec, self._state, self._connections, self._sample, report=self._report)
         newest = None
         if self._spec.is_keyed and not self._spec.has_versions:
             newest = NewestChanges(self._spec, self._state, self._connections, self._database)
@@ -194,8 +187,8 @@ class _OfTopic:
 
     def _ranges(self, now: Watermarks) -> Iterator[OffsetRange]:
         """Yield what Kafka still has below the position."""
-        options, spec = self._options, self._spec
-        since = offsets_of(options.since, spec.topic, self._connections.cluster, now)
+        spec = self._spec
+        since = offsets_of(self._since, spec.topic, self._connections.cluster, now)
         begins = dict(self._adopted.offsets) if self._adopted else {}
         if spec.start != "earliest" and not begins:
             begins = self._first_offsets()

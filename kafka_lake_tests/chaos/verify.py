@@ -16,7 +16,6 @@ from kafka_lake.ingest.published import examine
 from kafka_lake.maintenance.clean import clean
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.verify.run import VerifyOptions
 from kafka_lake.verify.run import verify as verify_table
 from kafka_lake_tests.chaos.traffic import Fate, Sent, Topic, consumed
 from kafka_lake_tests.chaos.world import World
@@ -211,7 +210,7 @@ def clean_up(world: World, verdict: Verdict) -> None:
         tables = [(topic.spec, spec) for topic in world.traffic.topics.values() for spec in topic.spec.tables]
         for of_topic, spec in tables:
             clean(spec, connections, older_than_seconds=0)
-            verdict.problems += map(str, verify_table(of_topic, spec, connections, VerifyOptions(sample=1.0)).problems)
+            verdict.problems += map(str, verify_table(of_topic, spec, connections, sample=1.0).problems)
     finally:
         spark.stop()
 

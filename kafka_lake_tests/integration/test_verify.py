@@ -23,7 +23,7 @@ from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import Route, TopicTable, When
 from kafka_lake.verify.report import Report
-from kafka_lake.verify.run import VerifyOptions, verify
+from kafka_lake.verify.run import verify
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_row_expiry import days_ago, keeping
@@ -34,11 +34,10 @@ pytestmark = pytest.mark.integration
 NewTopic = Callable[..., Topic]
 NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
-EVERYTHING = VerifyOptions(sample=1.0)
 
 
-def verified(spec: TopicTable, connections: Connections, options: VerifyOptions = EVERYTHING) -> Report:
-    return verify(spec, spec, connections, options)
+def verified(spec: TopicTable, connections: Connections) -> Report:
+    return verify(spec, spec, connections, sample=1.0)
 
 
 def problems(report: Report) -> list[tuple[str, int | None, list[int]]]:
@@ -186,7 +185,7 @@ def test_records_of_other_tables_are_no_problem(
     for number, kind in enumerate(("order", "click", "view", "order")):
         topic.send({"type": kind, "id": number})
     ingest(spec, connections(), "run")
-    reports = [verify(spec, table, connections(), EVERYTHING) for table in spec.tables]
+    reports = [verify(spec, table, connections(), sample=1.0) for table in spec.tables]
     assert [problems(report) for report in reports] == [[], []]
     counts = ("records", "rows", "dead_letters", "records_of_other_tables")
     assert [[report.counts[name] for name in counts] for report in reports] == [[4, 1, 1, 2], [4, 2, 0, 2]]
@@ -270,7 +269,7 @@ def test_offsets_are_compared_one_range_after_the_other(
     ingest(spec, connections(), "run")
     connections().spark().sql(f"DELETE FROM {view(spec).sql_name()} WHERE id IN (1, 11)").collect()
     done: list[str] = []
-    report = verify(spec, spec, connections(), EVERYTHING, done.append)
+    report = verify(spec, spec, connections(), sample=1.0, progress=done.append)
     assert problems(report) == [("missing", 0, [1, 11])]
     assert (report.counts["records"], report.counts["rows"], len(done)) == (12, 10, 3)
 

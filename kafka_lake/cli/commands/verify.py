@@ -24,7 +24,6 @@ def verify(
     Exit code 0: proven. 1: problems. 2: the table couldn't be verified.
     """
     from kafka_lake.routing.by_value import find_table, find_topic
-    from kafka_lake.verify.run import VerifyOptions
     from kafka_lake.verify.run import verify as compare
 
     share = limit_of(sample, "--sample")
@@ -39,7 +38,7 @@ def verify(
         working(f"Verifying {table}") as status,
     ):
         spec = find_table(topic, table, connections.catalog)
-        report = compare(topic, spec, connections, VerifyOptions(since, share), progress=status.update)
+        report = compare(topic, spec, connections, since=since, sample=share, progress=status.update)
     if since != "earliest" and not any(
         end > start for parts in report.ranges.values() for start, end in parts.values()
     ):
