@@ -389,7 +389,7 @@ def command_line(monkeypatch: pytest.MonkeyPatch, connections: Callable[..., Con
 
     def run(specs: Sequence[TopicTable], *arguments: str, answer: str | None = None) -> Result:
         monkeypatch.setattr(kafka_lake.cli.project, "topic_tables", lambda topic=None: list(specs))
-        monkeypatch.setattr(kafka_lake.cli.project, "select_topic_tables", lambda _assets, _topic: list(specs))
+        monkeypatch.setattr(kafka_lake.cli.project, "maintained_tables", lambda name=None: list(specs))
         result = CliRunner().invoke(kafka_lake.cli.main.app, list(arguments), input=answer)
         print(result.output)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
