@@ -379,14 +379,14 @@ def test_pauses_are_random_below_a_bound_that_doubles_up_to_its_maximum():
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (py4j(UNREACHABLE), f"failed: {UNREACHABLE} Trying"),
+        (py4j(UNREACHABLE), f"failed: {UNREACHABLE} Retrying"),
         (
             connect("java.lang.X", UNREACHABLE, "java.lang.X\n\tat a.b(C.java:1)"),
             f"failed: (java.lang.X) {UNREACHABLE}",
         ),
         (ConnectionRefusedError(111, "Connection refused"), "failed: ConnectionRefusedError: [Errno 111] Connection"),
-        (OSError("\n\n  first\nsecond"), "failed: OSError: first Trying"),
-        (OSError("x" * 1000), "xxx… Trying"),
+        (OSError("\n\n  first\nsecond"), "failed: OSError: first Retrying"),
+        (OSError("x" * 1000), "xxx… Retrying"),
         (OSError(f'PlainLoginModule required username="bob" password="{SECRET}";'), 'username="bob" password=***'),
         (OSError(f"postgresql://bob:{SECRET}@db:5432/lake"), "postgresql://***@db:5432/lake"),
         (OSError(f"{{'s3.secret-access-key': '{SECRET}', 'region': 'x'}}"), "'s3.secret-access-key': ***, 'region'"),
