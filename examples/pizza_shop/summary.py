@@ -12,10 +12,9 @@ from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import RUN_ID, summary_of
 from kafka_lake.cli.commands.status import collect
 from kafka_lake.common.environment import SCHEMA_REGISTRY_URL
-from kafka_lake.common.text import counted
+from kafka_lake.common.text import counted, readable
 from kafka_lake.devstack.dagster_runs import CheckResult, Materialization, RunReport
 from kafka_lake.devstack.running import Ports
-from kafka_lake.orchestration.metadata import readable
 from kafka_lake.orchestration.resources import CatalogResource, KafkaResource
 from kafka_lake.spec.topic_table import TopicTable
 

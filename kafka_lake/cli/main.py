@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, MutableMapping
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from pkgutil import iter_modules
 from types import MappingProxyType
@@ -99,6 +98,8 @@ class _Group(TyperGroup):
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(f"kafka-lake {version('kafka-lake')}")
         raise typer.Exit
 

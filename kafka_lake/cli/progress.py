@@ -1,4 +1,4 @@
-"""The progress of a run on the terminal."""
+"""Progress bars on the terminal; none in a pipe and with --json."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from kafka_lake.cli import output
 from kafka_lake.common.environment import LOG
@@ -22,15 +32,61 @@ if TYPE_CHECKING:
     from kafka_lake.runtime.context import Observer
 
 
+class Bar:
+    """A bar with the rate and the time left, on standard error while a block of `shown` runs."""
+
+    def __init__(self, as_json: bool = False, console: Console | None = None) -> None:
+        self._progress = _progress(_Rate(), TimeRemainingColumn(), console=console, is_hidden=as_json)
+        self._task = self._progress.add_task("", total=None)
+
+    @contextmanager
+    def shown(self, description: str | None = None) -> Iterator[None]:
+        """Show the bar during the block, after which results may be printed."""
+        if description is not None:
+            self.update(description)
+        with self._progress:
+            yield
+
+    def update(self, description: str, completed: int | None = None, total: int | None = None) -> None:
+        """Set the text, and how much is done of how much; None leaves a number as it is."""
+        self._progress.update(self._task, description=escape(description), completed=completed, total=total)
+
+
+class _Rate(ProgressColumn):
+    """How much is done in a second, or in a minute where that is little."""
+
+    def render(self, task: Task) -> Text:
+        """Return the rate; nothing before it is known."""
+        speed = task.finished_speed or task.speed
+        if not speed:
+            return Text("")
+        return Text(f"{speed:,.0f}/s" if speed >= 10 else f"{speed * 60:,.0f}/min", "cyan", no_wrap=True)
+
+
+def _progress(*columns: ProgressColumn, console: Console | None, is_hidden: bool) -> Progress:
+    console = console or output.err
+    first = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn())
+    # Results go to another stream, which may be a file.
+    return Progress(
+        *first,
+        *columns,
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        disable=is_hidden or not console.is_terminal,
+    )
+
+
 @contextmanager
 def run_progress(topic: str, console: Console | None = None, backlog: int | None = None) -> Iterator[Observer]:
     """Show a progress bar during the block, and the run's warnings above it; neither if runs are logged."""
     from kafka_lake.ingest.report import Progress as RunProgress
     from kafka_lake.runtime.context import Observer
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     time_left, is_logged = TextColumn("{task.fields[time_left]}"), bool(LOG.value())
-    with Progress(*columns, time_left, console=console or output.err, transient=True, disable=is_logged) as progress:
+    columns = (_Rate(), TimeElapsedColumn(), time_left)
+    with _progress(*columns, console=console, is_hidden=is_logged) as progress:
         task = progress.add_task(escape(topic), total=backlog, time_left="")
         run = RunProgress(time.monotonic())
 

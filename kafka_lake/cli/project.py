@@ -163,6 +163,7 @@ def open_connections(
     of_project: bool = True,
     cluster: str | None = None,
     starts_broker: bool = False,
+    only_metadata: bool = False,
 ) -> Iterator[Connections]:
     """Run the block with connections to the configured systems, and stop Spark after it.
 
@@ -185,9 +186,13 @@ def open_connections(
     with broker if with_broker else nullcontext():
         # Spark stops first: at its end, the local stack kills the remaining children.
         try:
-            connections = build_connections(kafka, catalog, spark, registry)
+            connections = build_connections(kafka, catalog if with_catalog else None, spark, registry)
             if with_broker:
                 connections.cluster.check()
+            if only_metadata:
+                from kafka_lake.catalog.lake_catalog import read_metadata_alone
+
+                read_metadata_alone()
             if with_catalog:
                 connections.catalog.check()
             if with_spark:

@@ -157,3 +157,14 @@ def start_timestamp_ms(text: str, setting: str = "start") -> int:
             "Write for example 2026-01-31T00:00:00Z.",
         ) from error
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def readable(iceberg_type: str) -> str:
+    """Return an Iceberg type as text without field ids and the word optional.
+
+    >>> readable("struct<11: topic: optional string, 12: partition: optional int>")
+    'struct<topic: string, partition: int>'
+    """
+    return re.sub(
+        r"\d+: ([^:]+): (?:optional |(required) )", lambda m: f"{m[1]}: {m[2] + ' ' if m[2] else ''}", iceberg_type
+    )

@@ -333,12 +333,15 @@ def _folder(name: str) -> Path:
 
 def build_connections(
     kafka: Kafka,
-    catalog: Catalog,
+    catalog: Catalog | None,
     spark: Spark,
     registry: Registry,
     kept_session: str = "",
 ) -> Connections:
-    """Return what a run works with, from the deployment's settings, and a session of Spark's by `live_session`."""
+    """Return what a run works with, from the deployment's settings, and a session of Spark's by `live_session`.
+
+    Without a catalog, its connection is None: importing what reads it takes longer than asking a broker.
+    """
     from kafka_lake.runtime.context import Connections, RetryPolicy
 
     retry = RetryPolicy(
@@ -350,7 +353,7 @@ def build_connections(
     return Connections(
         cluster=kafka.cluster(),
         kafka_options=kafka.spark_options(),
-        catalog=catalog.open(),
+        catalog=catalog.open() if catalog else None,  # type: ignore[arg-type]
         spark=session,
         retry=retry,
         registry=registry.registry(),

@@ -83,6 +83,10 @@ def build_verification(spec: TopicTable, topic: TopicTable) -> list[dg.AssetChec
         from kafka_lake.verify.run import verify
 
         begin = None if settings.since is None else datetime.now(UTC) - timedelta(seconds=seconds_of(settings.since))
+
+        def compared(what: str, offsets: int, total: int) -> None:
+            context.log.info(f"{what}: {offsets:,} of {total:,} offsets compared")
+
         with as_failures():
             report = verify(
                 topic,
@@ -90,7 +94,7 @@ def build_verification(spec: TopicTable, topic: TopicTable) -> list[dg.AssetChec
                 connections_of(context.resources, spec.cluster),
                 since="earliest" if begin is None else begin.isoformat(),
                 sample=settings.share,
-                progress=context.log.info,
+                progress=compared,
             )
         return dg.AssetCheckResult(
             asset_key=table_key(spec),

@@ -1,6 +1,5 @@
 """What Dagster's pages show of topics, documents and reports, and how settings are found in assets."""
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -35,17 +34,6 @@ def table_address(identifier: tuple[str, str]) -> dict[str, Any]:
 def records(lines: Iterable[Mapping[str, Any]]) -> dg.TableMetadataValue:
     """Return lines as a table, the first ones of many."""
     return dg.MetadataValue.table([dg.TableRecord(dict(line)) for line in islice(lines, _SHOWN_LINES)])
-
-
-def readable(iceberg_type: str) -> str:
-    """Return an Iceberg type as text without field ids and the word optional.
-
-    >>> readable("struct<11: topic: optional string, 12: partition: optional int>")
-    'struct<topic: string, partition: int>'
-    """
-    return re.sub(
-        r"\d+: ([^:]+): (?:optional |(required) )", lambda m: f"{m[1]}: {m[2] + ' ' if m[2] else ''}", iceberg_type
-    )
 
 
 def in_a_window(markdown: str) -> dg.MarkdownMetadataValue:

@@ -17,14 +17,14 @@ from kafka_lake.catalog.history import recorded_losses, schema_history
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import ancestors, has_origin, head_of, live_row_count, positions_in, summary_of
 from kafka_lake.catalog.tables import sources_of
-from kafka_lake.common.text import code, plain, printable
+from kafka_lake.common.text import code, plain, printable, readable
 from kafka_lake.common.text import table as markdown_table
 from kafka_lake.formats.redaction import quoted
 from kafka_lake.formats.task.error_classes import SAMPLE_CHARACTERS
 from kafka_lake.ingest.report import Figures, PartitionReport, RunReport
 from kafka_lake.orchestration.how_to_read import how_to_read_page
 from kafka_lake.orchestration.keys import topic_key
-from kafka_lake.orchestration.metadata import in_a_window, readable, records, table_address
+from kafka_lake.orchestration.metadata import in_a_window, records, table_address
 from kafka_lake.runtime.commit import moment
 from kafka_lake.spec.topic_table import TopicTable
 

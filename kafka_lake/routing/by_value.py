@@ -8,11 +8,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.schema.names import Names
 from kafka_lake.spec.topic_table import LONGEST_VALUE, RouteBy, TopicTable, derived_table_name
+
+if TYPE_CHECKING:
+    from kafka_lake.catalog.lake_catalog import LakeCatalog
 
 PREFIX = "kafka-lake.route."
 """Prefix of the properties, before the table's name; the property has the value and its source."""
@@ -65,7 +68,7 @@ def find_topic(topics: Sequence[TopicTable], name: str) -> TopicTable:
     return found[0]
 
 
-def find_table(topic: TopicTable, name: str, catalog: LakeCatalog) -> TopicTable:
+def find_table(topic: TopicTable, name: str, catalog: "LakeCatalog") -> TopicTable:
     """Return the settings of a topic's table.
 
     Args:

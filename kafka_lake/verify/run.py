@@ -56,7 +56,7 @@ def verify(
     *,
     since: str = "earliest",
     sample: float = 0.01,
-    progress: Callable[[str], None] = ignore,
+    progress: Callable[[str, int, int], None] = ignore,
 ) -> Report:
     """Compare a table with its topics; the report has the problems.
 
@@ -65,7 +65,7 @@ def verify(
         table: The settings of one of them.
         since: Only records from here on: ``earliest``, an offset, a time, or offsets as in ``0:17,1:4``.
         sample: The share of the records whose values are compared, 0 to 1.
-        progress: Called with a line for each range.
+        progress: Called with what is compared, the number of its offsets compared so far, and the number of all.
 
     Raises:
         KafkaLakeError: If the table can't be verified.
@@ -122,7 +122,7 @@ class _OfTopic:
         *,
         since: str,
         sample: float,
-        progress: Callable[[str], None],
+        progress: Callable[[str, int, int], None],
         state: TableState,
         dead_letters: TableState | None,
         is_first: bool,
@@ -166,14 +166,16 @@ class _OfTopic:
         newest = None
         if self._spec.is_keyed and not self._spec.has_versions:
             newest = NewestChanges(self._spec, self._state, self._connections, self._database)
-        is_first = self._covers_all
+        is_first, compared, total = self._covers_all, 0, sum(map(len, ranges))
+        self._progress(f"Topic {self._spec.topic}", compared, total)
         while is_first or any(map(len, ranges)):
             # One whole range at a time for upserts, since a key's changes may be anywhere.
             todo = chunk(ranges, OFFSETS_AT_ONCE)
             self._compare(Window(todo), comparison, newest, counts_foreign=is_first)
             is_first, ends = False, {r.partition: r.end for r in todo}
             ranges = tuple(replace(r, start=ends.get(r.partition, r.start)) for r in ranges)
-            self._progress(f"{sum(map(len, todo)):,} offsets of topic {self._spec.topic} compared")
+            compared += sum(map(len, todo))
+            self._progress(f"Topic {self._spec.topic}", compared, total)
         if newest is not None:
             newest.compare(self._live(newest.key), self._report)
         elif self._spec.has_versions:

@@ -1,18 +1,31 @@
 """The parts of pages that are made from the code: the errors and the commands."""
 
+import dataclasses
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin, get_type_hints
 
 import typer.main
 
 import kafka_lake
+from kafka_lake.catalog.history import LoggedCommit
 from kafka_lake.cli.arguments import AsJson, Topic, Yes
+from kafka_lake.cli.commands.dead_letters import DeadLetters
+from kafka_lake.cli.commands.doctor import CheckResult
+from kafka_lake.cli.commands.history import History
+from kafka_lake.cli.commands.schema import TopicSchema
+from kafka_lake.cli.commands.status import TopicStatus
+from kafka_lake.cli.commands.topics import MatchingTopic, ValueTable
 from kafka_lake.cli.main import app
+from kafka_lake.discovery.discover import Discovered
 from kafka_lake.errors import KafkaLakeError
+from kafka_lake.ingest.preview import Preview
+from kafka_lake.maintenance.maintain import Due, Maintained
+from kafka_lake.orchestration.runs import FailedRun
+from kafka_lake.verify.report import Report
 
 _PACKAGE = Path(kafka_lake.__file__).parent
 
@@ -29,7 +42,10 @@ def error_classes() -> list[type[KafkaLakeError]]:
 
 def _with_subclasses(cls: type[KafkaLakeError]) -> Iterator[type[KafkaLakeError]]:
     yield cls
-    for each in cls.__subclasses__():
+    # In the order of modules, not of imports.
+    for each in sorted(
+        cls.__subclasses__(), key=lambda each: (each.__module__ != "kafka_lake.errors", each.__module__)
+    ):
         yield from _with_subclasses(each)
 
 
@@ -63,7 +79,40 @@ def _command(name: str, command: Any) -> str:
     usage = " ".join([name, *filter(None, map(_usage, shown))])
     items = [_item(parameter) for parameter in shown if parameter.help not in _EXPLAINED_ONCE]
     lines = [f"## {name}", "", f"`kafka-lake {usage}`", "", _with_code(inspect.cleandoc(command.help or "")), ""]
+    if kinds := _JSON.get(name):
+        added = f" and {_ADDED[name]}" if name in _ADDED else ""
+        items.append(f"- `--json`: {' or '.join(f'`{_fields(kind)}`' for kind in kinds)}{added}")
     return "\n".join([*lines, *items, *([""] if items else [])])
+
+
+_JSON: dict[str, tuple[Any, ...]] = {
+    "dead-letters": (list[DeadLetters],),
+    "discover": (list[Discovered],),
+    "doctor": (list[CheckResult],),
+    "history": (History,),
+    "maintain": (list[Due], list[Maintained]),
+    "schema": (list[TopicSchema],),
+    "status": (list[TopicStatus],),
+    "topics list": (list[MatchingTopic | ValueTable],),
+    "verify": (Report,),
+}
+_ADDED = {
+    "discover": "`written`, the path of the document",
+    "maintain": "`reasons`, a list, and `would_expire` with --dry-run",
+    "verify": "`verified`",
+}
+_LATE = {"FailedRun": FailedRun, "LoggedCommit": LoggedCommit, "Preview": Preview}
+"""Names that modules import for type checkers alone."""
+
+
+def _fields(kind: Any) -> str:
+    """Return the names of the fields of a class, of classes within it, and what is a list."""
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind, localns=_LATE)
+        names = [(f.name, _fields(hints[f.name])) for f in dataclasses.fields(kind) if not f.name.startswith("_")]
+        return "{" + ", ".join(f"{name}: {inner}" if inner else name for name, inner in names) + "}"
+    inner = " or ".join(filter(None, map(_fields, get_args(kind))))
+    return f"[{inner}]" if inner and get_origin(kind) in (list, tuple, Sequence) else inner
 
 
 _EXPLAINED_ONCE = tuple(get_args(kind)[1].help for kind in (Topic, AsJson, Yes))

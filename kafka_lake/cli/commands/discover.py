@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,13 +12,13 @@ from rich import filesize
 from rich.console import RenderableType
 from rich.markup import escape
 from rich.padding import Padding
-from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
 from kafka_lake.cli import project
 from kafka_lake.cli.arguments import AsJson
-from kafka_lake.cli.output import Output, WideTable, note, working
+from kafka_lake.cli.output import Output, WideTable, note
+from kafka_lake.cli.progress import Bar
 from kafka_lake.common.text import counted, printable
 from kafka_lake.errors import ConfigurationError
 
@@ -55,19 +55,21 @@ def discover(
             "--write needs the names of topics.", "Name them, as in `kafka-lake discover orders --write`."
         )
     specs = project.topics_if_any()
-    hidden = 0
+    hidden, bar = 0, Bar(as_json)
     discovered: list[Discovered] = []
     for cluster, names in _by_cluster(topics or ()):
         with (
             project.open_connections(with_catalog=False, cluster=cluster) as connections,
-            working("Reading topics") as status,
+            bar.shown("Reading topics"),
         ):
             if not names:
                 names, more = topics_of(connections.cluster, internal)
                 hidden += more
 
-            def on_topic(topic: str, status: Status = status) -> None:
-                status.update(f"Reading topic {escape(topic)}")
+            numbers = {name: number for number, name in enumerate(names)}
+
+            def on_topic(topic: str, numbers: Mapping[str, int] = numbers) -> None:
+                bar.update(topic, completed=numbers[topic], total=len(numbers))
 
             discovered += discover_topics(names, specs, connections=connections, count=sample, on_topic=on_topic)
     output = Output(as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from kafka_lake.cli import project
+from kafka_lake.cli.arguments import AsJson
 from kafka_lake.cli.output import Output, note, working
 from kafka_lake.common import environment
 from kafka_lake.common.environment import KAFKA, REGISTRY, own_prefix
@@ -38,7 +39,7 @@ Check = tuple[str, Callable[[], str], str]
 """A part, the function that checks it, and what to do if it fails."""
 
 
-def doctor() -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Check every system that a run needs.
 
     Exit code 1 if a check fails.
@@ -54,7 +55,9 @@ def doctor() -> None:
             catalog=project.configured_catalog,
             tables=project.topics_if_any,
         )
-    Output().show(_results_table(results))
+    output = Output(as_json)
+    output.json([asdict(result) for result in results])
+    output.show(_results_table(results))
     if not all(result.passed for result in results):
         raise typer.Exit(1)
 

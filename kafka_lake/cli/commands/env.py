@@ -25,9 +25,8 @@ def env(
     In a shell: `eval "$(kafka-lake env --secrets)"`
     """
     brokers = {name: kafka.cluster().bootstrap_servers for name, (kafka, _) in project.configured_clusters().items()}
-    with project.open_connections(with_broker=False, with_catalog=False) as connections:
-        for variable in variables(connections.catalog, brokers):
-            typer.echo(variable.line(secrets))
+    for variable in variables(project.configured_catalog().open(), brokers):
+        typer.echo(variable.line(secrets))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from kafka_lake.cli import project
 from kafka_lake.cli.arguments import AsJson
 from kafka_lake.cli.output import Output
 from kafka_lake.common.offsets import Loss
-from kafka_lake.common.text import offset_span, printable
+from kafka_lake.common.text import offset_span, printable, readable
 from kafka_lake.errors import ConfigurationError, TableError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def history(
     Reads only the table's snapshots, without Spark and Kafka. Expired snapshots are missing.
     """
     identifier = identifier_of(table, project.topics_if_any())
-    with project.open_connections(with_broker=False) as connections:
+    with project.open_connections(with_broker=False, only_metadata=True) as connections:
         commits = history_of(connections.catalog, identifier, limit)
     output = Output(as_json)
     output.json(history_json(commits))
@@ -155,8 +155,6 @@ def last_lines(history: History) -> list[str]:
 
 
 def _details(commit: LoggedCommit) -> Iterator[str]:
-    from kafka_lake.orchestration.metadata import readable
-
     for change in commit.schema_changes:
         before, after = readable(change.before), readable(change.after)
         types = f"{before} → {after}" if before and after else before or after

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import filesize
-from rich.markup import escape
-from rich.table import Table
 
 from kafka_lake.cli import project
 from kafka_lake.cli.arguments import AsJson
-from kafka_lake.cli.output import Output, add_columns, working
+from kafka_lake.cli.output import Output
+from kafka_lake.cli.progress import Bar
 from kafka_lake.common.text import counted, printable
 from kafka_lake.errors import ConfigurationError
 
@@ -52,17 +51,18 @@ def maintain(
         raise ConfigurationError("--dry-run does nothing, and --yes does what is due.", "Remove one of them.")
     if everything and not yes:
         raise ConfigurationError("--all does nothing without --yes.", "Add --yes, or leave --all out.")
-    output, documents = Output(as_json), list[dict[str, Any]]()
+    output, documents, bar = Output(as_json), list[dict[str, Any]](), Bar(as_json)
     failed: list[Exception] = []
     specs = project.maintained_tables(topic)
     with project.open_connections(with_broker=False) as connections:
-        for spec in specs:
+        for number, spec in enumerate(specs):
             name = ".".join(spec.identifier)
+            bar.update(name, completed=number, total=len(specs))
             try:
                 if yes:
-                    _maintain(spec, connections, everything, output, documents=documents)
+                    _maintain(spec, connections, everything, output, documents=documents, bar=bar)
                 else:
-                    documents += _examine(spec, connections, dry_run, output)
+                    documents += _examine(spec, connections, dry_run, output, bar=bar)
             except Exception as error:
                 # The other tables are maintained all the same.
                 failed.append(error)
@@ -72,13 +72,15 @@ def maintain(
         raise failed[0]
 
 
-def _examine(spec: HasTables, connections: Connections, dry_run: bool, output: Output) -> list[dict[str, Any]]:
+def _examine(
+    spec: HasTables, connections: Connections, dry_run: bool, output: Output, *, bar: Bar
+) -> list[dict[str, Any]]:
     from kafka_lake.maintenance import maintain as maintenance
 
-    previews = maintenance.preview(spec, connections) if dry_run else []
-    tables = [preview.due for preview in previews] if dry_run else maintenance.due(spec, connections)
-    output.show(health_table(spec, tables))
-    output.lines(*_retained_files(tables), *_expiring_rows(previews))
+    with bar.shown():
+        previews = maintenance.preview(spec, connections) if dry_run else []
+        tables = [preview.due for preview in previews] if dry_run else maintenance.due(spec, connections)
+    output.lines(*map(health_line, tables), *_retained_files(tables), *_expiring_rows(previews))
     documents = [{**asdict(table), "reasons": table.needs.reasons} for table in tables]
     for document, preview in zip(documents, previews, strict=False):
         document["would_expire"] = preview.rows
@@ -86,7 +88,13 @@ def _examine(spec: HasTables, connections: Connections, dry_run: bool, output: O
 
 
 def _maintain(
-    spec: HasTables, connections: Connections, everything: bool, output: Output, *, documents: list[dict[str, Any]]
+    spec: HasTables,
+    connections: Connections,
+    everything: bool,
+    output: Output,
+    *,
+    documents: list[dict[str, Any]],
+    bar: Bar,
 ) -> None:
     from kafka_lake.maintenance import maintain as maintenance
     from kafka_lake.maintenance.maintain import summary_line
@@ -95,7 +103,7 @@ def _maintain(
     done: list[Maintained] = []
     due = maintenance.due(spec, connections)
     try:
-        with working(f"Maintaining {name}"):
+        with bar.shown():
             maintenance.maintain(spec, connections, everything, done.append)
     finally:
         output.lines(*map(summary_line, done))
@@ -105,28 +113,15 @@ def _maintain(
         output.lines(f"{name}: {'skipped, another program created it; see --all' if foreign else 'nothing is due'}.")
 
 
-def health_table(spec: HasTables, tables: Sequence[Due]) -> Table:
-    """Return the health of the tables of a topic, or of a derived table, a row each."""
-    from kafka_lake.spec.topic_table import TopicTable
-
-    table = Table(title=spec.full_topic if isinstance(spec, TopicTable) else ".".join(spec.identifier), min_width=60)
-    table.add_column("table")
-    add_columns(table, "rows", "deleted", "data files", "average", "delete files", "snapshots", justify="right")
-    table.add_column("needs")
-    for due in tables:
-        health = due.needs.health
-        needs = "; ".join(due.needs.reasons) or "nothing"
-        table.add_row(
-            due.name,
-            f"{health.rows:,}",
-            f"{health.deleted_rows:,}",
-            f"{health.data_files:,}",
-            filesize.decimal(health.average_size),
-            f"{health.delete_files:,}",
-            f"{health.snapshots:,}",
-            escape(f"skipped: {needs}" if due.left_alone else needs),
-        )
-    return table
+def health_line(due: Due) -> str:
+    """Return the health of a table, and what it needs."""
+    health, needs = due.needs.health, "; ".join(due.needs.reasons) or "nothing"
+    return (
+        f"{due.name}: {counted(health.rows, 'row')}, {health.deleted_rows:,} of them deleted; "
+        f"{counted(health.data_files, 'data file')} of {filesize.decimal(health.average_size)}, "
+        f"{counted(health.delete_files, 'delete file')}, {counted(health.snapshots, 'snapshot')}; "
+        f"{'skipped' if due.left_alone else 'needs'}: {needs}"
+    )
 
 
 def _retained_files(tables: Sequence[Due]) -> Iterator[str]:

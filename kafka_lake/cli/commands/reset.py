@@ -127,7 +127,8 @@ def position_of(catalog: LakeCatalog, spec: TopicTable) -> Position | None:
 def reset_table(spec: TopicTable, resets: Sequence[PartitionReset]) -> Table:
     """Return the effect of a reset as a table, a row per Kafka partition."""
     table = Table(title=escape(f"{spec.topic} → {'.'.join(spec.identifier)}"), box=box.SIMPLE_HEAD, min_width=60)
-    add_columns(table, "partition", "position now", "new position", "rows removed", "offsets skipped", justify="right")
+    add_columns(table, "partition", "now at", "new position", justify="right", no_wrap=True)
+    add_columns(table, "rows removed", "offsets skipped", justify="right")
     for reset in resets:
         before = "none" if reset.before is None else f"{reset.before:,}"
         after = "gone" if reset.after is None else f"{reset.after:,}"

@@ -17,7 +17,7 @@ from kafka_lake.cli import project
 from kafka_lake.cli.arguments import AsJson, Topic
 from kafka_lake.cli.output import Output, WideTable, add_columns, working
 from kafka_lake.common.offsets import positions_to_json
-from kafka_lake.common.text import counted, printable
+from kafka_lake.common.text import counted, printable, readable
 from kafka_lake.errors import TableError
 
 if TYPE_CHECKING:
@@ -108,7 +108,6 @@ def topic_schema(
 
 def _columns(table: IcebergTable) -> tuple[ColumnState, ...]:
     from kafka_lake.catalog.tables import sources_of
-    from kafka_lake.orchestration.metadata import readable
 
     sources = sources_of(table)
     return tuple(
@@ -154,8 +153,6 @@ def schema_tables(current: TopicSchema) -> list[RenderableType]:
 
 def preview_tables(effect: Preview) -> list[RenderableType]:
     """Return the effect of the next run as lines and a table."""
-    from kafka_lake.orchestration.metadata import readable
-
     if not effect.records:
         return ["The topic has no records."]
     failed = sum(group.count for group in effect.classes)
@@ -216,8 +213,6 @@ def history_table(spec: TopicTable, history: Sequence[SchemaVersion]) -> Rendera
 
 
 def _change(change: Change) -> str:
-    from kafka_lake.orchestration.metadata import readable
-
     before, after = readable(change.before), readable(change.after)
     return f"{change.column} {change.kind}: {f'{before} → {after}' if before and after else before or after}"
 

@@ -116,7 +116,7 @@ def _statuses(specs: Sequence[TopicTable], wait_seconds: float | None) -> tuple[
     for cluster in list(dict.fromkeys(spec.cluster for spec in specs)) or [None]:
         of_cluster = [spec for spec in specs if spec.cluster == cluster]
         try:
-            with project.open_connections(cluster=cluster) as connections:
+            with project.open_connections(cluster=cluster, only_metadata=True) as connections:
                 found = collect(of_cluster, connections.cluster, connections.catalog)
                 with working("Waiting for the tables"):
                     while wait_seconds and any(status.lag for status in found) and time.monotonic() < deadline:
@@ -124,7 +124,7 @@ def _statuses(specs: Sequence[TopicTable], wait_seconds: float | None) -> tuple[
                         found = collect(of_cluster, connections.cluster, connections.catalog)
                 statuses += found
         except EmbeddedBrokerStoppedError as error:
-            with project.open_connections(with_broker=False, cluster=cluster) as connections:
+            with project.open_connections(with_broker=False, cluster=cluster, only_metadata=True) as connections:
                 statuses += [_status(table, error, connections.catalog) for spec in of_cluster for table in spec.tables]
         except KafkaError as error:
             if cluster is None:
@@ -193,7 +193,7 @@ def overview(statuses: Sequence[TopicStatus], now: datetime) -> Iterator[Rendera
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold underline")
     add_columns(table, "topic", "table", overflow="fold")
-    add_columns(table, "rows", "dead", "lag", "last commit", justify="right")
+    add_columns(table, "rows", "dead", "lag", "last commit", justify="right", no_wrap=True)
     for topic_status in statuses:
         table.add_row(
             escape(full_topic(topic_status.cluster, topic_status.topic)),
@@ -231,7 +231,7 @@ def status_table(status: TopicStatus) -> Table:
         caption += f", lag {status.lag:,}"
     title = escape(f"{full_topic(status.cluster, status.topic)} → {status.table}")
     table = Table("partition", title=title, caption=caption, min_width=60)
-    add_columns(table, "position", "end", "lag", justify="right")
+    add_columns(table, "position", "end", "lag", justify="right", no_wrap=True)
     for partition in status.partitions:
         position = "none" if partition.position is None else f"{partition.position:,}"
         table.add_row(str(partition.partition), position, f"{partition.end:,}", f"{partition.lag:,}")

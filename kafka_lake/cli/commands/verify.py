@@ -8,7 +8,8 @@ import typer
 
 from kafka_lake.cli import project
 from kafka_lake.cli.arguments import OFFSETS, AsJson
-from kafka_lake.cli.output import Output, working
+from kafka_lake.cli.output import Output
+from kafka_lake.cli.progress import Bar
 from kafka_lake.common.text import limit_of
 from kafka_lake.errors import ConfigurationError
 
@@ -32,13 +33,13 @@ def verify(
             f"--sample: {sample!r} is not a share.", "Write for example 1%; 0% compares no values."
         )
     topic = find_topic(project.topic_tables(), table)
-    output = Output(as_json)
+    output, bar = Output(as_json), Bar(as_json)
     with (
         project.open_connections(cluster=topic.cluster, starts_broker=True) as connections,
-        working(f"Verifying {table}") as status,
+        bar.shown(f"Verifying {table}"),
     ):
         spec = find_table(topic, table, connections.catalog)
-        report = compare(topic, spec, connections, since=since, sample=share, progress=status.update)
+        report = compare(topic, spec, connections, since=since, sample=share, progress=bar.update)
     if since != "earliest" and not any(
         end > start for parts in report.ranges.values() for start, end in parts.values()
     ):

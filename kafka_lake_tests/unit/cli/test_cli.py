@@ -16,6 +16,8 @@ from typing import NoReturn
 import dagster as dg
 import pytest
 from dagster.components.definitions import LazyDefinitions
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
 from rich.console import Console, RenderableType
 from typer.testing import CliRunner, Result
 
@@ -27,6 +29,8 @@ import kafka_lake.cli.project
 import kafka_lake.definitions
 import kafka_lake.maintenance.clean
 import kafka_lake.maintenance.maintain
+from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.tables import ensure_table
 from kafka_lake.cli import documents
 from kafka_lake.cli.arguments import parse_partitions
 from kafka_lake.cli.commands import init
@@ -173,12 +177,22 @@ def test_shells_complete_commands_options_and_topics(
     assert told.splitlines() == expected
 
 
+def test_components_import_no_engine(tmp_path: Path) -> None:
+    engines = "confluent_kafka dagster_pyspark duckdb numpy pandas pyarrow pyiceberg pyspark sqlalchemy sqlglot"
+    code = f"import sys, kafka_lake.orchestration\nprint(sys.modules.keys() & set('{engines}'.split()))"
+    assert in_shell(tmp_path, code) == "set()\n"
+
+
 def test_status_and_query_import_no_pyspark_before_spark_is_used(quick_project: Path) -> None:
+    home = quick_project / ".kafka_lake"
+    home.mkdir()
+    properties = {"type": "sql", "uri": f"sqlite:///{home / 'catalog.db'}", "warehouse": f"file://{home / 'warehouse'}"}
+    ensure_table(LakeCatalog("lake", properties), ("lake", "orders"), Schema(NestedField(1, "id", LongType())))
     code = (
         "import sys\nfrom typer.testing import CliRunner\nfrom kafka_lake.cli import project\n"
         "from kafka_lake.cli.main import app\nimport kafka_lake.cli.commands.query\n"
-        "print(CliRunner().invoke(app, ['status', '--json']).stdout.count('lake.orders'))\n"
-        "with project.open_connections(with_broker=False) as connections:\n"
+        "print(CliRunner().invoke(app, ['status', '--json']).stdout.count('committed_at\": \"20'))\n"
+        "with project.open_connections(with_broker=False):\n"
         "    print(sys.modules.keys() & {'pyspark', 'dagster', 'pyarrow', 'pandas', 'duckdb', 'sqlglot'})"
     )
     assert in_shell(quick_project, code).splitlines() == ["1", "set()"]
@@ -571,7 +585,10 @@ def test_maintain_looks_at_the_other_tables_if_one_cannot_be_loaded(monkeypatch:
     def due(spec: HasTables, _connections: object) -> list[object]:
         if spec.identifier[1] == "broken":
             raise CatalogError("Its metadata are gone.")
+        seen.append(spec.identifier[1])
         return []
+
+    seen: list[str] = []
 
     @contextmanager
     def at_hand(*_arguments: object, **_settings: object) -> Iterator[object]:
@@ -580,9 +597,6 @@ def test_maintain_looks_at_the_other_tables_if_one_cannot_be_loaded(monkeypatch:
     monkeypatch.setattr(documents, "read", lambda _location: documents.Documents(Cluster(), specs, [made]))
     monkeypatch.setattr(kafka_lake.cli.project, "open_connections", at_hand)
     monkeypatch.setattr(kafka_lake.maintenance.maintain, "due", due)
-    seen: list[str] = []
-    shown = lambda spec, _found: seen.append(spec.identifier[1]) or ""  # noqa: E731
-    monkeypatch.setattr(kafka_lake.cli.commands.maintain, "health_table", shown)
     for name in ("made", "lake.made"):
         assert run("maintain", name).exit_code == 0
     assert "Topic other has no table here" in run("maintain", "other").output

@@ -12,7 +12,7 @@ from dagster._cli.workspace.cli_target import WorkspaceOpts, workspace_opts_to_l
 from dagster._core.workspace.load_target import PyProjectFileTarget
 from typer.testing import CliRunner
 
-from kafka_lake.cli import find_project, load_definitions, project
+from kafka_lake.cli import documents, find_project, load_definitions, project
 from kafka_lake.cli.commands import init
 from kafka_lake.cli.find_project import (
     FILE,
@@ -283,7 +283,7 @@ def test_init_makes_a_project_that_loads(tmp_path: Path, monkeypatch: pytest.Mon
     assert (folder / "dagster.yaml").read_text() == (Path(__file__).parents[3] / "dagster.yaml").read_text()
     monkeypatch.chdir(folder)
     assert project.topic_tables() == []
-    load_definitions.evaluated.cache_clear()
+    documents.read.cache_clear()
     assert project.defs_of_project() == folder / "shop_of_init" / "defs"
     write(folder / "shop_of_init" / "defs", {"orders/defs.yaml": TOPIC.format(topic="orders")})
     assert [spec.identifier for spec in project.topic_tables()] == [("lake", "orders")]
