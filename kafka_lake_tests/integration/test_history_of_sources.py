@@ -205,7 +205,7 @@ NOON = datetime(2026, 1, 4, 12, tzinfo=UTC)
             NOON.date(),
         ),
         (
-            "string",
+            "timestamp",
             ["2026-01-01T05:30:00+05:30", "2026-01-01T00:00:00.5Z", "2026-01-02T00:00:00Z", "2026-01-05T00:00:00Z"],
             [BEGIN, BEGIN + timedelta(seconds=0.5), BEGIN + timedelta(days=1), BEGIN + timedelta(days=4)],
             NOON,

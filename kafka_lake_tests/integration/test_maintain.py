@@ -283,7 +283,8 @@ def test_maintenance_continues_after_a_table_fails(
     told = command_line([broken, healthy], "maintain", "--yes", "--json")
     assert told.exit_code == 1
     of_broken, of_healthy = json.loads(told.stdout)
-    assert (of_broken["compacted"], of_broken["expired"]) == (None, 3)
+    assert of_broken["compacted"] is None
+    assert of_broken["expired"] > 0
     assert "could not be replaced" in of_broken["failures"][0]
     assert of_healthy["compacted"]
     assert table_health(view(healthy).table).data_files == 1
