@@ -113,7 +113,7 @@ def topic_materialization(
             "lag": sum(behind.values()),
             **({} if rate is None else {"records_per_second": rate}),
             "end_offset": sum(now.end.values()),
-            "partitions": len(now.end),
+            "partitions": str(len(now.end)),
             "by_partition": records(lines),
         },
         tags={"dagster/data_version": version},

@@ -1,7 +1,6 @@
 """What Dagster's pages show of tables and runs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import islice, pairwise
 from typing import Any
 
@@ -125,6 +124,12 @@ def partition_metadata(report: PartitionReport, at: float | None = None) -> dict
     }
 
 
+def _line(part: PartitionReport, has_topics: bool) -> dict[str, Any]:
+    # Dagster's page cuts off what is on the right.
+    topic = {"topic": part.topic} if has_topics else {}
+    return {**topic, "partition": part.partition, "rows": part.rows, "lag": part.lag, "end": part.end}
+
+
 def last_commits(table: Table | None) -> dict[tuple[str, int], float]:
     """Return when the newest snapshots last moved the position of each topic's partitions, in seconds since 1970."""
     snapshots = islice(ancestors(table, head_of(table)), _SHOWN_COMMITS) if table else ()
@@ -184,7 +189,7 @@ def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog,
     metadata: dict[str, Any] = {
         **table_address(spec.identifier),
         "lag": sum(lags.values()),
-        "by_partition": records(map(asdict, report.partitions())),
+        "by_partition": records(_line(part, bool(spec.topics)) for part in report.partitions()),
         **({f"lag_of_{topic}": lag for topic, lag in lags.items()} if spec.topics else {}),
     }
     if classes := report.classes():

@@ -297,7 +297,7 @@ def test_how_long_records_waited_shows(new_topic: NewTopic, runner: Runner) -> N
         "table": table_key(topic.spec()),
         "end_offset": 2,
         "lag": 0,
-        "partitions": 2,
+        "partitions": "2",
     }
     verdict = no_dead_letters(runner, topic.spec())
     assert (verdict.passed, verdict.description, verdict.metadata["dead_letters"].value) == (True, "0 dead letters", 0)
