@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup
 PACKAGES := kafka_lake examples kafka_lake_tests benchmarks .ci/mkdocs_hooks.py
 NEWEST := .venv-newest
-EXTRAS := s3,java,protobuf,postgres,glue,hive,kubernetes,openlineage
+EXTRAS := s3,java,protobuf,postgres,glue,hive,kubernetes
 TOLD := confluent-kafka|dagster|dagster-pyspark|pyarrow|pydantic|pyiceberg|pyspark
 
 # Each process of the tests and the demo would compile all that it imports anew: ten seconds of it.

@@ -226,11 +226,6 @@ def _text(error: BaseException) -> str:
         return f"stopped SparkContext: {type(unreadable).__name__}"
 
 
-def without_data(error: BaseException) -> str:
-    """Return a text without data: the message of a KafkaLakeError, or the name of the class."""
-    return error.message if isinstance(error, KafkaLakeError) else type(error).__qualname__
-
-
 def headline(error: BaseException | None) -> str:
     """Return the most informative line of an error, without stack trace and secrets."""
     if isinstance(error, PySparkException | Py4JJavaError) and (raised := _RAISED.findall(_text(error))):

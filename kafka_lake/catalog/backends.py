@@ -28,9 +28,7 @@ class Backend:
     """A kind of catalog.
 
     Args:
-        java_type: Its ``type`` in Java.
         required: Properties without which it can't be used.
-        example: An address, for messages.
         java_defaults: Properties that Java needs to behave as PyIceberg does.
         concurrent_requests: How many tables are loaded at once. A database answers faster than threads take turns.
         folder_ending: What a namespace's folder has after its name.

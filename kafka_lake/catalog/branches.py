@@ -82,7 +82,6 @@ class StagingBranch:
     """A branch of a table that starts at a known head of ``main`` and is published or discarded, never both.
 
     Args:
-        spark: Runs Iceberg's SQL extensions and procedures.
         name: Unique to this run and commit, see `branch_name`.
         head: The snapshot of ``main`` that the position was read from.
         table: The table at that head, if it is loaded already.

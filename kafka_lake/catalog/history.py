@@ -51,9 +51,7 @@ class SchemaVersion:
 
     Args:
         snapshot_id: The first snapshot with it that hasn't expired; None if no snapshot has it yet.
-        committed_at: Time of that snapshot, or else of the table's newest metadata.
         changes: Since the version before; for the first version all columns, as added.
-        positions: Of that snapshot.
         note: Empty for most.
     """
 
@@ -134,10 +132,7 @@ class LoggedCommit:
             compaction, rewrite; or Iceberg's operation for commits of other programs.
         managed: Whether a run of kafka_lake wrote it; None for maintenance and for a table's first snapshot, which
             don't name their author.
-        engine: Engine and application that wrote it.
         rows_added: 0 if rows were only rewritten.
-        schema_changes: Since the snapshot before.
-        losses: Offsets that were given up as lost.
         note: Empty for most.
     """
 

@@ -108,9 +108,6 @@ def _type(name: str, properties: Mapping[str, str]) -> str:
 class LakeCatalog:
     """A catalog, for PyIceberg and for Spark.
 
-    Args:
-        name: The catalog's name; tables are ``name.namespace.table`` in Spark.
-
     Raises:
         ConfigurationError: If the type isn't sql, rest, glue or hive, or if a required property is missing.
     """

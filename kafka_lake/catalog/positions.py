@@ -62,7 +62,6 @@ class TableState:
     Args:
         head: Snapshot id of ``main``; None for a table without a snapshot.
         position: Position in the run's topic, of the newest ancestor of ``main`` that has one.
-        rebuilt: Whether the position was recovered from rows, as no snapshot has it any more.
         adopted: Rows that the table had before it was taken over.
         others: Positions in the table's other topics, from the same snapshot.
     """

@@ -271,12 +271,8 @@ class Totals:
         refused: Publications that were repeated because another commit came first.
         records: Read from Kafka, replays included.
         rows: In an upsert table, change events.
-        tombstones: Records without a value.
-        bytes_read: Of keys, values and headers.
         moved: Dead letters that became rows.
         rewrites: Commits that did more than append new rows.
-        expired: Rows deleted by row retention.
-        seconds: Durations of the steps.
     """
 
     commits: int = 0

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from kafka_lake.cdc.task.debezium import SOURCE, key_fields
 from kafka_lake.cdc.task.decoder import ChangesDecoder
 from kafka_lake.cdc.task.mysql import key_names
-from kafka_lake.cdc.task.unavailable import DEFAULT_PLACEHOLDER, may_be_unavailable
+from kafka_lake.cdc.task.unavailable import may_be_unavailable
 from kafka_lake.engine.interop import packed, to_arrow_schema
 from kafka_lake.errors import TableError
 from kafka_lake.formats.columns import Target, columns_of, nullable_all
@@ -45,12 +45,9 @@ class Changes(Decoder):
         rows: Decodes rows; with Debezium in Avro, whole envelopes.
         envelope: Name of the envelope, or ``none``.
         key: Columns of the row's key; empty if the record's bytes are the key, or until `inspect` finds them.
-        order_by: Columns that order changes.
-        of_record: Whether the row's key is the record's key.
         looks: Whether there is an envelope, or the key of a record without a value has the columns of the row's key.
         keys: Decodes keys in Avro, with an envelope.
         comparable: Whether a change of the old key and one of the new key are ordered, even in two partitions.
-        placeholder: Debezium's placeholder for values that aren't sent.
         left_out: Fields that get no column; None if no new field gets one.
         max_columns: Limit of new fields that are reported.
     """
@@ -63,7 +60,6 @@ class Changes(Decoder):
     looks: bool
     keys: Decoder | None = None
     comparable: bool = True
-    placeholder: str = DEFAULT_PLACEHOLDER
     left_out: tuple[str, ...] | None = ()
     max_columns: int = 1000
 
@@ -173,7 +169,6 @@ class Changes(Decoder):
         settings: dict[str, Any] = {"name": self.envelope, "fields": fields, "of_record": self.of_record}
         if self.envelope != "debezium":
             return settings
-        settings["placeholder"] = self.placeholder
         if self.keys is None:
             return {**settings, "learns_keys": self._learns_keys(target)}
         return {**settings, "name": "debezium_avro", "key_fields": self.keys.fields_of_schema()}

@@ -165,7 +165,6 @@ class SparkCatalog:
     """A catalog's settings for Spark.
 
     Args:
-        conf: Spark settings, with secrets.
         needed_classes: Java classes beside Iceberg's, each with its artifact.
         ca_bundle: PEM file with the certificates of the catalog's server; empty for public ones.
     """

@@ -17,33 +17,7 @@ REGISTRY = "registry"
 _ENVELOPE = "Format of change events from a database. See [change data capture](cdc.md)."
 
 
-class OfDebezium(Settings):
-    """A format that Debezium writes. Abstract."""
-
-    unavailable_value_placeholder: OptionalText = Field(
-        default=None,
-        description="Debezium: the connector's property of the same name, if you changed it. It marks values that "
-        "PostgreSQL didn't send (TOAST).",
-        examples=["__missing", "hex:5f5f6d697373696e67"],
-    )
-
-    def problems(self) -> Iterator[Problem]:
-        """Give what is wrong with the placeholder."""
-        yield from super().problems()
-        if self.unavailable_value_placeholder is None:
-            return
-        from kafka_lake.cdc.task.unavailable import placeholder_bytes
-
-        name = ("unavailable_value_placeholder",)
-        if getattr(self, "envelope", None) != "debezium":
-            yield name, "needs envelope: debezium. Remove it"
-        try:
-            placeholder_bytes(self.unavailable_value_placeholder).decode()
-        except ValueError:
-            yield name, "has no UTF-8 behind hex:. Copy the connector's property"
-
-
-class Json(OfDebezium):
+class Json(Settings):
     """JSON. Columns are inferred from the records, unless a table declares its `columns`."""
 
     type: Literal["json"]
@@ -85,7 +59,7 @@ class BySchema(Settings):
         return None if self.schema_ == REGISTRY else self.schema_
 
 
-class Avro(OfDebezium, BySchema):
+class Avro(BySchema):
     """Avro."""
 
     type: Literal["avro"]
@@ -174,31 +148,17 @@ class KeyOfJson(Settings):
             yield (), str(error)
 
 
-class KeyBySchema(Settings):
-    """Keys with a schema."""
-
-    format: Literal["avro", "protobuf", "json_schema"]
-    column: Text = _COLUMN
-    schema_: Text = Field(
-        default=REGISTRY, alias="schema", description="`registry`, or a schema file beside the YAML document."
-    )
-
-
 class WholeKey(Settings):
     """The whole key as one value, or decoded by its schema id."""
 
-    format: Literal["string", "bytes", "confluent"]
+    format: Literal["string", "bytes", "confluent", "avro", "protobuf", "json_schema"]
     column: Text = _COLUMN
 
 
 KEYS: dict[str, type[Settings]] = {
-    "string": WholeKey,
-    "bytes": WholeKey,
+    **dict.fromkeys(("string", "bytes"), WholeKey),
     "json": KeyOfJson,
-    "avro": KeyBySchema,
-    "protobuf": KeyBySchema,
-    "json_schema": KeyBySchema,
-    "confluent": WholeKey,
+    **dict.fromkeys(("avro", "protobuf", "json_schema", "confluent"), WholeKey),
 }
 _KEY: Any = either(*dict.fromkeys(KEYS.values()), Literal[tuple(KEYS)])
 KeyFormat = Annotated[_KEY, one_of("format", KEYS)]
@@ -212,7 +172,6 @@ def format_spec(given: Any) -> dict[str, Any]:
         "infer_timestamps",
         "timestamp_unit",
         "envelope",
-        "unavailable_value_placeholder",
         "subject",
         "message",
     ):
@@ -228,6 +187,4 @@ def key_spec(given: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"key_format": given.format, "key_column": given.column}
     if isinstance(given, KeyOfJson):
         found["key_schema"] = given.schema_
-    if isinstance(given, KeyBySchema) and given.schema_ != REGISTRY:
-        found["key_schema_file"] = given.schema_
     return found

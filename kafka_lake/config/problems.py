@@ -32,8 +32,6 @@ def table_problems(spec: TopicTable) -> Iterator[Problem]:
         yield from _keyed_problems(spec, declared)
     for text in rule_problems(spec, declared):
         yield ("rules",), text
-    if spec.metadata_column is None and (needed := _needs_metadata(spec)):
-        yield ("metadata_column",), f"null can't be with {needed}, which need it to identify the record of a row"
     if (
         spec.cluster is None
         and spec.namespace == "kafka"
@@ -46,33 +44,19 @@ def table_problems(spec: TopicTable) -> Iterator[Problem]:
         yield ("properties",), why
 
 
-def _needs_metadata(spec: TopicTable) -> str:
-    """Return the settings of a table that need its metadata column."""
-    kinds = {
-        f"write: {spec.write}": spec.is_keyed,
-        "rules": bool(spec.rules),
-        "topics": bool(spec.topics),
-        "tables": spec.has_routes,
-    }
-    return " and ".join(name for name, is_there in kinds.items() if is_there)
-
-
 def _column_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[Problem]:
     """Give what is wrong with a table's columns."""
     format_ = format_named(spec.format)
     if declared is not None and not format_.takes_columns:
         yield ("columns",), f"is for format json; {spec.format} brings its own columns. Remove it"
-    if declared is not None and spec.metadata_column and spec.metadata_column.lower() in map(str.lower, declared):
-        yield (
-            ("columns",),
-            f"has {spec.metadata_column}, which is the metadata column too. Rename it by metadata_column:",
-        )
+    if declared is not None and spec.metadata_column in map(str.lower, declared):
+        yield ("columns",), f"has {spec.metadata_column}, which is the metadata column. Leave it out"
+    if spec.key_format is not None and spec.key_column == spec.metadata_column:
+        yield (), f"key: column: is {spec.key_column}, which is the metadata column. Choose another name"
     if declared is not None and spec.key_format is not None and spec.key_column.lower() in map(str.lower, declared):
         yield ("columns",), f"has {spec.key_column}, which is the column of the key, too. Rename that by key: column:"
     if declared is not None and spec.on_incompatible == "new_column":
         yield ("evolution", "on_incompatible"), "new_column needs inferred columns, and columns: declares them"
-    if spec.key_format is not None and spec.key_column == spec.metadata_column:
-        yield ("metadata_column",), f"{spec.key_column} is the column of the key, too. Give one of them another name"
     if spec.transform is not None:
         if ":" not in spec.transform:
             yield ("transform",), f"{spec.transform!r} is not a reference. Write module:function"
@@ -103,7 +87,7 @@ def _needed(spec: TopicTable) -> dict[str, Sequence[str]]:
         "write: order_by": spec.order_by,
         "write: ignore_null_updates": () if isinstance(nulls, bool) else nulls,
         "key: column": [spec.key_column] if spec.key_format is not None else [],
-        "metadata_column": [spec.metadata_column] if spec.metadata_column is not None else [],
+        "the metadata column": [spec.metadata_column],
         "partition_by": [parse_partition_field(text)[0] for text in spec.partition_by],
         "sort_by": [parse_sort_field(text)[0] for text in spec.sort_by],
     }
@@ -204,7 +188,6 @@ def maintenance_problems(spec: TopicTable, topic: TopicTable, complete: bool) ->
         yield f"verify: since: can't be combined with write: {spec.write}. Remove it"
     if policy.row_retention is None:
         return
-    declared = _all_columns(spec)
     of_cluster = " Set row_retention: null here, or remove it from the cluster's document." if complete else ""
     if spec.is_keyed:
         why = f"a key that expired would look like one that never was, in a table with write: {spec.write}"
@@ -212,16 +195,3 @@ def maintenance_problems(spec: TopicTable, topic: TopicTable, complete: bool) ->
     if topic.has_routes or bool(spec.topics):
         setting = "topics:" if bool(spec.topics) else "tables:" if topic.route_by is None else "tables_by:"
         yield f"row_retention: can't be combined with {setting} yet.{of_cluster}"
-    by = policy.row_retention.by
-    if by is None and spec.metadata_column is None:
-        yield "row_retention: needs Kafka's timestamp, which is in the metadata column. Name another column with by:"
-    if by is not None and declared is not None and not {by, by.partition(".")[0]} & {*declared}:
-        yield f"row_retention: by: {by} isn't in columns:, which are {', '.join(declared)}"
-
-
-def _all_columns(spec: TopicTable) -> list[str] | None:
-    """Return the columns of a table; None if only the table itself has them."""
-    if spec.schema is None or spec.transform is not None:
-        return None
-    declared = [*check_ddl(spec.schema), *filter(None, (spec.metadata_column,))]
-    return [*declared, spec.key_column] if spec.key_format is not None else declared

@@ -73,7 +73,7 @@ def _of_all(rules: Sequence[Rule]) -> Iterator[str]:
 
 
 def _columns_problems(rule: Rule, spec: TopicTable, declared: Sequence[str]) -> Iterator[str]:
-    columns = {column.lower() for column in (*declared, spec.metadata_column or "")}
+    columns = {column.lower() for column in (*declared, spec.metadata_column)}
     if spec.key_format is not None:
         columns.add(spec.key_column.lower())
     if missing := [c for c in rule.columns if c.lower() not in columns and c.split(".")[0].lower() not in columns]:

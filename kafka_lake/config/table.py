@@ -196,11 +196,6 @@ class TableSettings(Settings):
         "`delete_when` needs.",
         examples=[["search_vector"]],
     )
-    metadata_column: Annotated[Text, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
-        default="_kafka",
-        description="Struct column that identifies each row's record: topic, partition, offset, timestamp, key, "
-        "headers. `null` omits it.",
-    )
     transform: OptionalText = Field(
         default=None,
         description="`module:function` that takes and returns a DataFrame, with one output row per input row.",
@@ -286,7 +281,6 @@ class TableSettings(Settings):
             "schema": self.columns,
             "renames": self.renames,
             "except_columns": self.exclude_fields,
-            "metadata_column": self.metadata_column,
             "transform": self.transform,
             "partition_by": self.partition_by,
             "sort_by": self.sort_by,

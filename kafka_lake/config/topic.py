@@ -355,9 +355,8 @@ class Topic(Settings):
             **format_spec(self.format),
             **key_spec(self.key),
         }
-        for setting in ("schema_file", "key_schema_file"):
-            if folder is not None and common.get(setting) is not None:
-                common[setting] = _file(common[setting], folder)
+        if folder is not None and common.get("schema_file") is not None:
+            common["schema_file"] = _file(common["schema_file"], folder)
 
         def made(settings: TableSettings, namespace: str, table: str) -> TopicTable:
             policy = (settings.maintenance or Maintenance()).over(defaults)

@@ -48,13 +48,7 @@ class _Tables:
 
 @dataclass(frozen=True)
 class _Change:
-    """A change of the dead-letter table.
-
-    Args:
-        ranges: Offsets that the change is about.
-        removed: Dead letters that are removed.
-        added: Dead letters that are added; None for none.
-    """
+    """A change of the dead-letter table."""
 
     ranges: Sequence[OffsetRange]
     removed: DataFrame
@@ -82,7 +76,7 @@ def reconcile(
     """
     spec, connections = context.spec, context.connections
     loaded = [connections.catalog.table(name) for name in (spec.identifier, spec.dead_letter_table)]
-    if loaded[0] is None or loaded[1] is None or spec.metadata_column is None:
+    if loaded[0] is None or loaded[1] is None:
         return 0
     table, dead_letters = read_state(loaded[0]), read_state(loaded[1])
     pending = pending_reconciliation(table, dead_letters)

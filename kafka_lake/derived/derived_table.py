@@ -1,9 +1,7 @@
-"""The settings of a derived table, each with its type, default and documentation; and its time partitions. Pure."""
+"""The settings of a derived table, each with its type, default and documentation. Pure."""
 
-import re
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal, cast, get_args
+from dataclasses import replace
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
@@ -13,88 +11,6 @@ from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.rule import Rule, RuleEntry, rules_of
 from kafka_lake.spec.settings import OptionalText, Properties, Settings, Text, TextList, TextMap, TextOrList
 from kafka_lake.spec.topic_table import TABLE_NAME
-
-Unit = Literal["hourly", "daily", "monthly"]
-EXAMPLE = "daily(ordered_at, 2026-01-01)"
-_TEXT = re.compile(rf"({'|'.join(get_args(Unit))})\(\s*([^,()]*[^,()\s])\s*,\s*(\d{{4}}-\d\d-\d\d)\s*\)")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LITERALS = {"timestamp": "TIMESTAMP '{:%Y-%m-%d %H:%M:%S} UTC'", "date": "DATE '{:%Y-%m-%d}'"}
-_HOURS = {"timestamp": "floor(unix_seconds({}) / 3600)", "date": "24 * datediff({}, DATE '1970-01-01')"}
-
-
-@dataclass(frozen=True)
-class TimePartitions:
-    """Time partitions of the asset in Dagster; Iceberg's own partitions are independent of them."""
-
-    unit: Unit
-    column: str
-    since: str
-
-    @classmethod
-    def of(cls, text: str) -> "TimePartitions":
-        """Parse the setting."""
-        match = _TEXT.fullmatch(text.strip())
-        try:
-            if match is None:
-                raise ValueError("no partitions")
-            first = datetime.fromisoformat(match[3])
-            if match[1] == "monthly" and first.day != 1:
-                raise ValueError("Dagster would begin with the next month")
-        except ValueError as error:
-            raise ConfigurationError(
-                f"partitions: {text!r} doesn't name a period, a time column and the first date.",
-                f"Write {EXAMPLE}; hourly, and monthly from the first of a month, are possible too.",
-            ) from error
-        return cls(cast(Unit, match[1]), match[2], match[3])
-
-    def key(self, hours: int) -> str:
-        """Return Dagster's key of the partition with an hour, counted since 1970.
-
-        >>> TimePartitions("daily", "at", "2026-01-01").key(24 * 20_000 + 5)
-        '2024-10-04'
-        """
-        at = _EPOCH + timedelta(hours=hours)
-        if self.unit == "hourly":
-            return f"{at:%Y-%m-%d-%H:%M}"
-        return f"{at.replace(day=1) if self.unit == 'monthly' else at:%Y-%m-%d}"
-
-    @property
-    def first_hour(self) -> int:
-        """Return the first hour of the first partition, counted since 1970."""
-        return (datetime.fromisoformat(self.since).replace(tzinfo=UTC) - _EPOCH) // timedelta(hours=1)
-
-    def hours(self, kind: str) -> str:
-        """Return the Spark SQL expression for a row's hours since 1970."""
-        from kafka_lake.catalog.lake_catalog import quoted
-
-        return _HOURS[kind].format(quoted(self.column))
-
-    def accepts(self, kind: str) -> bool:
-        """Return whether a column of this type determines the partition."""
-        return kind in _HOURS and (kind != "date" or self.unit != "hourly")
-
-
-@dataclass(frozen=True)
-class Window:
-    """Partitions to recompute."""
-
-    partitions: TimePartitions
-    start: datetime
-    end: datetime
-
-    def condition(self, kind: str) -> str:
-        """Return the Spark SQL condition for rows in these partitions.
-
-        >>> window = Window(TimePartitions("daily", "d", "2026-01-01"), _EPOCH, _EPOCH + timedelta(days=1))
-        >>> window.condition("date")
-        "`d` >= DATE '1970-01-01' AND `d` < DATE '1970-01-02'"
-        """
-        from kafka_lake.catalog.lake_catalog import quoted
-
-        column = quoted(self.partitions.column)
-        start, end = (_LITERALS[kind].format(time.astimezone(UTC)) for time in (self.start, self.end))
-        return f"{column} >= {start} AND {column} < {end}"
-
 
 Write = Literal["append", "upsert", "aggregate", "replace"]
 OnChange = Literal["fail", "forward", "rebuild"]
@@ -183,12 +99,6 @@ class DerivedTable(Settings):
         "differs, nothing is published. `0` switches this off.",
         examples=[1000, 0],
     )
-    partitions: OptionalText = Field(
-        default=None,
-        description="Time partitions in Dagster, in UTC: `hourly`, `daily` or `monthly`, with a column of the result "
-        "and the first date. Each can be recomputed.",
-        examples=["daily(ordered_at, 2026-01-01)"],
-    )
     partition_by: TextOrList = Field(default=(), description="Iceberg partition transforms.", examples=[["day(hour)"]])
     sort_by: TextOrList = Field(
         default=(), description="Columns that rows are sorted by within each file.", examples=[["store_id"]]
@@ -243,11 +153,6 @@ class DerivedTable(Settings):
             return 0.0 if self.every == NEWS else seconds_of(self.every)
         except ConfigurationError:
             return None
-
-    @property
-    def time_partitions(self) -> TimePartitions | None:
-        """Return the partitions of its asset; an invalid setting is a ConfigurationError."""
-        return TimePartitions.of(self.partitions) if self.partitions is not None else None
 
     @property
     def named_rules(self) -> tuple[Rule, ...]:

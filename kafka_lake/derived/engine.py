@@ -7,7 +7,7 @@ from typing import Any
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.runtime.commit import Finding
-from kafka_lake.runtime.context import Observer, RetryPolicy, ignore
+from kafka_lake.runtime.context import Observer, RetryPolicy
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,6 @@ class DeriveReport:
         keys: Number of recomputed keys; None if rows aren't written by key.
         verified: Number of keys or records that the audit recomputed.
         rederived: Number of offsets before the position whose rows were recomputed.
-        findings: Results of the rules.
-        partitions: Dagster's keys of partitions with new rows, at most a thousand for each commit.
     """
 
     table: str
@@ -44,7 +42,6 @@ class DeriveReport:
     upstream: Mapping[str, UpstreamRead] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     seconds: float = 0.0
-    partitions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,6 @@ class Engine:
     Args:
         spark: Called only when there is work.
         run_id: Part of branch names and snapshot summaries.
-        published: Called after each commit.
     """
 
     catalog: LakeCatalog
@@ -62,6 +58,4 @@ class Engine:
     run_id: str
     observer: Observer = field(default_factory=Observer)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
-    published: Callable[[DeriveReport], None] = ignore

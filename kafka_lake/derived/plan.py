@@ -1,14 +1,14 @@
 """Plan one commit of a derived table from metadata alone. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import has_origin, head_of, read_state, row_count
 from kafka_lake.common.offsets import TopicIdentity
-from kafka_lake.derived.derived_table import DerivedTable, Identifier, Window
+from kafka_lake.derived.derived_table import DerivedTable, Identifier
 from kafka_lake.derived.query import fingerprint
 from kafka_lake.derived.upstream import Changes, Read, Record, changes_since, read_of, record_of
 from kafka_lake.errors import ConfigurationError, TableError
@@ -17,12 +17,7 @@ from kafka_lake.formats.table_compatibility import KEY_SETTINGS
 
 @dataclass(frozen=True)
 class Pinned:
-    """A table that a query reads, at one snapshot.
-
-    Args:
-        before: The table as it was read last; None, like ``changes``, if everything is computed.
-        origin: Name of its metadata column.
-    """
+    """A table that a query reads, at one snapshot."""
 
     identifier: Identifier
     read: Read
@@ -46,8 +41,6 @@ class DerivePlan:
         record: What the snapshot will record.
         upstream: The tables of ``from`` by their names in the query; ``joined`` those of ``join``.
         full: The reason to compute everything; empty if new rows are enough.
-        is_first: Whether the table has no such commit yet.
-        window: Partitions to replace; None for all rows.
     """
 
     table: Table | None
@@ -57,7 +50,6 @@ class DerivePlan:
     joined: Mapping[str, Pinned]
     full: str = ""
     is_first: bool = False
-    window: Window | None = None
 
 
 @dataclass(frozen=True)
@@ -134,18 +126,6 @@ def plan(spec: DerivedTable, state: State, rebuild: bool = False, zone: str = ""
         full=full,
         is_first=last is None,
     )
-
-
-def plan_window(spec: DerivedTable, state: State, window: Window, zone: str) -> DerivePlan | None:
-    """Return the commit that recomputes partitions; None if the table must be brought up to date first.
-
-    It reads the upstream rows that the table was made of, so that the next run continues from there.
-    """
-    if plan(spec, state, zone=zone) is not None:
-        return None
-    todo = plan(spec, state, rebuild=True, zone=zone)
-    assert todo is not None, "a rebuild has always something to do"
-    return replace(todo, full="partitions were asked for", window=window)
 
 
 def _why_full(spec: DerivedTable, last: Record | None, record: Record, rebuild: bool) -> str:

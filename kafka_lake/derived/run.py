@@ -1,31 +1,27 @@
-"""A run of a derived table: plan, compute, stage, audit, publish, and retry; with its lineage."""
+"""A run of a derived table: plan, compute, stage, audit, publish, and retry."""
 
 import time
-from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
 from pyiceberg.schema import Schema
 from pyspark.sql import types as T
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from kafka_lake.catalog.branches import StagingBranch, branch_name, staging_branches
-from kafka_lake.catalog.lake_catalog import LakeCatalog, check_commit_requirements
+from kafka_lake.catalog.lake_catalog import check_commit_requirements
 from kafka_lake.catalog.layout import evolve_layout
-from kafka_lake.catalog.positions import row_count, summary_of
+from kafka_lake.catalog.positions import row_count
 from kafka_lake.catalog.tables import Totals, added, apply_changes, drop_if_unused, ensure_table, schema_of
-from kafka_lake.derived.derived_table import DerivedTable, Window
+from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.derived.engine import DeriveReport, Engine
 from kafka_lake.derived.frames import Frames
-from kafka_lake.derived.plan import DerivePlan, load, plan, plan_window
+from kafka_lake.derived.plan import DerivePlan, load, plan
 from kafka_lake.derived.stage import stage
 from kafka_lake.derived.upstream import APPEND
 from kafka_lake.engine.frames import shuffles
 from kafka_lake.error_classification import is_transient
 from kafka_lake.errors import PublishRefusedError, TableError
-from kafka_lake.ingest.lineage import RunLineage, Subject, place_of, table_facets, written_facets
-from kafka_lake.ingest.report import merged
 from kafka_lake.ingest.run import RunLog
 from kafka_lake.maintenance.clean import sweep
 from kafka_lake.maintenance.maintain import maintain
@@ -40,21 +36,18 @@ _MOST_PARTITIONS = 200
 _MERGED = {f"write.{operation}.mode": "merge-on-read" for operation in ("merge", "update", "delete")}
 
 
-def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False, window: Window | None = None) -> DeriveReport:
+def derive(spec: DerivedTable, engine: Engine, rebuild: bool = False) -> DeriveReport:
     """Bring a derived table up to date in one commit. If it fails, ``main`` is as it was."""
     run_log = RunLog(spec.name, engine.run_id)
     try:
-        return _derive(spec, replace(engine, observer=run_log.observing(engine.observer)), rebuild, window)
+        return _derive(spec, replace(engine, observer=run_log.observing(engine.observer)), rebuild)
     except Exception as error:
         run_log.failed(error)
         raise
 
 
-def _derive(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window | None) -> DeriveReport:
+def _derive(spec: DerivedTable, engine: Engine, rebuild: bool) -> DeriveReport:
     began = time.monotonic()
-    if not spec.is_incremental:
-        rebuild, window = rebuild or window is not None, None
-    made: list[DeriveReport] = []
     retrying = Retrying(
         stop=stop_after_attempt(_ATTEMPTS),
         wait=short_pauses(engine.retry),
@@ -62,55 +55,26 @@ def _derive(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window | 
         sleep=engine.sleep,
         reraise=True,
     )
-
-    def attempt() -> None:
-        made.append(_attempt(spec, engine, rebuild, None, began=began))
-        if window is not None:
-            made.append(_attempt(spec, engine, False, window, began=began))
-
-    with DeriveLineage(spec, engine.catalog, engine.run_id) as lineage:
-        call(
-            engine.retry,
-            engine.observer.warn,
-            f"Table {spec.name}",
-            lambda: retrying(attempt),
-            sleep=engine.sleep,
-            passes=lambda error: is_transient(error) and not isinstance(error, PublishRefusedError),
-        )
-        report = _joined(made)
-        lineage.derived(report)
+    report: DeriveReport = call(
+        engine.retry,
+        engine.observer.warn,
+        f"Table {spec.name}",
+        lambda: retrying(_attempt, spec, engine, rebuild, began=began),
+        sleep=engine.sleep,
+        passes=lambda error: is_transient(error) and not isinstance(error, PublishRefusedError),
+    )
     cleaned(spec, engine, committed=report.snapshot is not None)
     return report
 
 
-def _joined(made: Sequence[DeriveReport]) -> DeriveReport:
-    """Return the report of the last commit, with the findings and partitions of all."""
-    commits = [report for report in made if report.snapshot is not None]
-    if len(commits) < 2:
-        return (commits or made)[-1]
-    findings = [finding for report in commits for finding in report.findings]
-    checks = {finding.check for finding in findings}
-    return replace(
-        commits[-1],
-        findings=tuple(finding for finding in merged(findings) if finding.check in checks),
-        partitions=tuple(dict.fromkeys(key for report in reversed(commits) for key in report.partitions)),
-    )
-
-
-def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, window: Window | None, *, began: float) -> DeriveReport:
+def _attempt(spec: DerivedTable, engine: Engine, rebuild: bool, *, began: float) -> DeriveReport:
     state = load(spec, engine.catalog)
     # Spark isn't started for its time zone if there is nothing to do.
-    todo = plan_window(spec, state, window, _zone(engine)) if window else plan(spec, state, rebuild)
+    todo = plan(spec, state, rebuild)
     engine.observer.step_done("planned")
-    if todo is None and window:
-        raise PublishRefusedError(
-            f"Table {spec.name}: upstream tables get rows faster than it can process them.",
-            "Materialize the partitions again.",
-        )
     if todo is None:
         return DeriveReport(spec.name, seconds=time.monotonic() - began)
-    if not window:
-        todo = plan(spec, state, rebuild, _zone(engine)) or todo
+    todo = plan(spec, state, rebuild, _zone(engine)) or todo
     with ExitStack() as held:
         if todo.head is None:
             _created(spec, engine, Frames(engine, spec, todo, held))
@@ -193,9 +157,7 @@ def _committed(spec: DerivedTable, engine: Engine, todo: DerivePlan, held: ExitS
         branch.discard()
         raise
     engine.observer.step_done("published")
-    report = replace(report, seconds=time.monotonic() - began)
-    engine.published(report)
-    return report
+    return replace(report, seconds=time.monotonic() - began)
 
 
 def cleaned(spec: DerivedTable, engine: Engine, committed: bool) -> None:
@@ -209,42 +171,3 @@ def cleaned(spec: DerivedTable, engine: Engine, committed: bool) -> None:
             engine.observer.step_done("maintained")
     except Exception as error:
         engine.observer.warn(f"Table {spec.name} is up to date, but its maintenance failed: {error}")
-
-
-class DeriveLineage(RunLineage):
-    """OpenLineage's events of one run of a derived table."""
-
-    def __init__(self, spec: DerivedTable, catalog: LakeCatalog, run_id: str) -> None:
-        asset = "/".join(spec.identifier)
-        super().__init__(Subject(f"table {spec.name}", spec.name, f"derive {spec.name}", asset=asset, run_id=run_id))
-        self._spec = spec
-        self._catalog = catalog
-        self._report: DeriveReport | None = None
-
-    def derived(self, report: DeriveReport) -> None:
-        """Keep the report for the last event."""
-        self._report = report
-
-    def inputs(self) -> Iterator[Any]:
-        """Yield the existing tables of ``from`` and ``join``."""
-        from openlineage.client.event_v2 import InputDataset
-
-        for identifier in (*self._spec.upstream.values(), *self._spec.joined.values()):
-            if table := self._catalog.table(identifier):
-                yield InputDataset(*place_of(table), facets=table_facets(self._catalog.name, identifier, table))
-
-    def outputs(self) -> Iterator[Any]:
-        """Yield the derived table and what the run wrote to it."""
-        from openlineage.client.event_v2 import OutputDataset
-
-        table, report = self._catalog.table(self._spec.identifier), self._report
-        if table is None:
-            return
-        written = []
-        if report and report.snapshot and (snapshot := table.metadata.snapshot_by_id(report.snapshot)):
-            summary = summary_of(snapshot)
-            size, files = (int(summary.get(name, 0)) for name in ("added-files-size", "added-data-files"))
-            written = [(report.rows, size, files)]
-        facets = table_facets(self._catalog.name, self._spec.identifier, table)
-        done = written_facets(written) if self._ended else {}
-        yield OutputDataset(*place_of(table), facets=facets, outputFacets=done)

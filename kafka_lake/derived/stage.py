@@ -2,18 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any
 
 from pyiceberg.table.snapshots import Snapshot
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.catalog.positions import DERIVED, POSITION, author_summary, removes_property, summary_of
-from kafka_lake.common.offsets import joined_ranges
 from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.derived.engine import DeriveReport, Engine, UpstreamRead
 from kafka_lake.derived.frames import (
@@ -24,14 +22,13 @@ from kafka_lake.derived.frames import (
     key_names,
     keys_of,
     not_older,
-    places_of,
     within,
 )
 from kafka_lake.derived.plan import DerivePlan, Pinned
 from kafka_lake.derived.query import ORIGIN
-from kafka_lake.derived.upstream import REBUILD, REWRITE
+from kafka_lake.derived.upstream import REBUILD
 from kafka_lake.derived.verify import verify
-from kafka_lake.errors import AuditFailedError, ConfigurationError
+from kafka_lake.errors import AuditFailedError
 from kafka_lake.quality.evaluate import evaluate
 from kafka_lake.quality.result import RuleResult
 from kafka_lake.quality.validation import Validation, referenced_tables
@@ -54,11 +51,9 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
     The caller discards the branch after an error.
     """
     columns: T.StructType = engine.spark().table(engine.catalog.spark_name(spec.identifier)).schema
-    kind = time_type(spec, columns)
     computed = compute(frames, spec, todo)
     computed = replace(computed, rows=shaped(computed.rows, columns))
-    window = todo.window.condition(kind) if todo.window else ""
-    staged = _Writer(engine, spec, todo, frames, branch=branch).write(computed, window)
+    staged = _Writer(engine, spec, todo, frames, branch=branch).write(computed)
     all_rows = frames.made(staged.snapshot)
     verified = verify(engine, spec, todo, frames, computed=computed, staged=all_rows)
     added = all_rows if staged.added is None else staged.added
@@ -73,7 +68,6 @@ def stage(engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, 
         rederived=sum(map(len, computed.again)),
         upstream={name: _upstream_read(pinned) for name, pinned in todo.upstream.items()},
         findings=_check_rules(engine, spec, added, staged.rows, whole=staged.added is None),
-        partitions=partitions_of(spec, added, kind, now=engine.clock()),
     )
 
 
@@ -104,14 +98,9 @@ class _Writer:
     frames: Frames
     branch: StagingBranch
 
-    def write(self, computed: Computed, window: str) -> _Staged:
-        """Write computed rows; if ``window`` is a condition, only the rows that meet it."""
+    def write(self, computed: Computed) -> _Staged:
+        """Write computed rows."""
         summary = self._summary(computed)
-        if window:
-            rows = self.frames.kept(computed.rows.filter(window))
-            audit_window(self.frames, self.spec, computed.rows, window=window)
-            summary |= window_summary(self.engine, self.spec, self.todo, self.frames, rows=rows, window=window)
-            return self._replace(rows, REWRITE, summary, window)
         if self.todo.full:
             snapshot = self._insert(computed.rows, summary, overwrite=computed.kind == REBUILD)
             return _Staged(computed.kind, snapshot.snapshot_id, _added_rows(snapshot))
@@ -223,96 +212,3 @@ def _check_rules(
         reasons = "; ".join(f"{finding.check}: {problem}" for finding in failed for problem in finding.problems)
         raise GateFailedError(f"Table {spec.name}: {reasons}.", findings, _REMEDY, spec.identifier)
     return tuple(findings)
-
-
-_MOST_KEYS = 1000
-_DAYS_AHEAD = 31
-_TIME, _OWNER = "kafka_lake_time", "kafka_lake_owner_"
-
-
-def time_type(spec: DerivedTable, columns: T.StructType) -> str:
-    """Return the type of the partitions' column; empty without partitions."""
-    partitions = spec.time_partitions
-    if partitions is None:
-        return ""
-    kinds = {field.name.lower(): field.dataType.simpleString() for field in columns}
-    kind: str = kinds.get(partitions.column.lower(), "")
-    if not partitions.accepts(kind):
-        reason = f"has type {kind}" if kind else "is not a column of the table"
-        raise ConfigurationError(
-            f"Table {spec.name}: partitions: {partitions.column} {reason}.",
-            "Name a column of the query's result, of type timestamp, or of type date for daily and monthly.",
-        )
-    return kind
-
-
-def partitions_of(spec: DerivedTable, rows: DataFrame, kind: str, *, now: float) -> tuple[str, ...]:
-    """Return Dagster's keys of the rows' partitions: the newest thousand, not more than a month in the future."""
-    partitions = spec.time_partitions
-    if partitions is None:
-        return ()
-    step = 1 if partitions.unit == "hourly" else 24
-    hours = F.floor(F.expr(partitions.hours(kind)) / step).cast("bigint") * step
-    in_range = hours.between(partitions.first_hour, int(now // 3600) + 24 * _DAYS_AHEAD)
-    newest_first = rows.select(hours.alias("hours")).filter(in_range).distinct().orderBy(F.desc("hours"))
-    limit = _MOST_KEYS * (31 if partitions.unit == "monthly" else 1)
-    return tuple(dict.fromkeys(partitions.key(row.hours) for row in newest_first.limit(limit).collect()))
-
-
-def audit_window(frames: Frames, spec: DerivedTable, computed: DataFrame, *, window: str) -> None:
-    """Raise an AuditFailedError if rows have moved to another partition: they would be there twice, or be lost.
-
-    A row's time may come from a table under ``join``, or from a changed query.
-    """
-    assert spec.time_partitions is not None, "only tables with partitions are computed by them"
-    at, time = F.col(quoted(ORIGIN)), F.col(quoted(spec.time_partitions.column)).alias(_TIME)
-    owners = (
-        [at[name].alias(f"{_OWNER}{name}") for name in ("topic_id", "partition", "offset")]
-        if spec.write == "append"
-        else [F.col(quoted(name)).alias(f"{_OWNER}{number}") for number, name in enumerate(spec.key)]
-    )
-    inside = F.coalesce(F.expr(window), F.lit(False))
-    old, old_outside = (frames.made().filter(part).select(*owners, time) for part in (inside, ~inside))
-    new, new_outside = (computed.filter(part).select(*owners, time) for part in (inside, ~inside))
-    moved = 0
-    # Mostly no row has moved, and then the other partitions needn't be computed.
-    added, removed = new.exceptAll(old), old.exceptAll(new)
-    if not (moved_in := _of_owners(added, old_outside)).isEmpty():
-        moved += _of_owners(old_outside, moved_in).exceptAll(_of_owners(new_outside, moved_in)).count()
-    if not removed.isEmpty():
-        moved += _of_owners(new_outside, removed).exceptAll(_of_owners(old_outside, removed)).count()
-    if moved:
-        what = "records" if spec.write == "append" else "keys"
-        raise AuditFailedError(
-            f"Table {spec.name}: {moved} rows have changed their partition: by the query as it is now, their {what} "
-            "have rows in others. They would be there twice, or be lost.",
-            "main is unchanged. The time of a row comes from a table under join: or from another query than before, or "
-            f"others have changed it. `kafka-lake rebuild {spec.name}` computes all partitions at once.",
-        )
-
-
-def _of_owners(rows: DataFrame, owners: DataFrame) -> DataFrame:
-    """Return the rows whose record, or key, is among those of ``owners``."""
-    names = [name for name in rows.columns if name != _TIME]
-    distinct = owners.select(*[F.col(name).alias(f"{name}_") for name in names]).distinct()
-    same = [F.col(name).eqNullSafe(F.col(f"{name}_")) for name in names]
-    return rows.join(distinct, reduce(Column.__and__, same), "left_semi")
-
-
-def window_summary(
-    engine: Engine, spec: DerivedTable, todo: DerivePlan, frames: Frames, *, rows: DataFrame, window: str
-) -> dict[str, str]:
-    """Return snapshot properties for recomputed partitions; warns if upstream rows may be missing."""
-    old = frames.made().filter(window)
-    after, before = rows.count(), old.count()
-    if after < before or (spec.write == "aggregate" and any(p.read.expired for p in todo.upstream.values())):
-        engine.observer.warn(
-            f"Table {spec.name}: where {window}, there were {before} rows, and there are {after} now. If rows of "
-            f"{', '.join(spec.sources)} have expired, the rows computed from them are gone."
-        )
-    if spec.write != "append":
-        return {}
-    # Tables that are derived from this one recompute these offsets.
-    (fact,) = todo.upstream.values()
-    ranges = places_of(rows.select(ORIGIN).unionByName(old.select(ORIGIN)), fact.identity)
-    return author_summary(engine.run_id, REWRITE, joined_ranges(ranges, None)) if ranges is not None else {}

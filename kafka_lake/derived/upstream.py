@@ -51,8 +51,6 @@ class Read:
         deleted: Rows in delete files.
         added: Rows that all commits have added.
         rewrites: Commits that did more than add rows after the position.
-        expired: Rows that have expired.
-        schema: Schema id of the snapshot.
     """
 
     table: str
@@ -132,8 +130,6 @@ class Changes:
     """Changes of an upstream table between two snapshots.
 
     Args:
-        news: Whether any rows have changed.
-        since: First new offset by partition.
         ranges: Earlier offsets whose rows may have changed.
         added: Pairs of snapshots between which rows of earlier offsets were added.
         unknown: The reason if the snapshots don't show which rows have changed.

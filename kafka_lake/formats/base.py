@@ -24,7 +24,6 @@ class Format:
     """A format, and what the rest of kafka_lake may ask of it.
 
     Args:
-        name: As documents name it.
         module: The module whose function ``decoder`` takes a `Part` and returns its `Decoder`. Imported when needed.
         is_json: Whether values are JSON text without a header, whose fields SQL can read.
         takes_columns: Whether a table may declare its columns.
@@ -52,7 +51,6 @@ class Part:
     """A part of a topic's records that a format decodes: their values or their keys.
 
     Args:
-        declared: The declared columns; None if there are none.
         state: The table with its current snapshot; None before it is created.
         registry: None if none is configured.
     """
@@ -70,8 +68,8 @@ class Part:
 
     @property
     def schema_file(self) -> str | None:
-        """The file with the schema of the part; None if a registry has it."""
-        return self.spec.schema_file if self.name == "value" else self.spec.key_schema_file
+        """The file with the schema of the values; None if a registry has it, as it has those of keys."""
+        return self.spec.schema_file if self.name == "value" else None
 
     def fetch_schema(self) -> "Callable[[int], WriterSchema]":
         """Return the function that fetches a schema by its id."""

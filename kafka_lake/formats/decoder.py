@@ -34,12 +34,7 @@ class Decoder:
         return None
 
     def for_tasks(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
-        """Return the data of which `unpack_decoder` makes a decoder in a task.
-
-        Args:
-            target: The columns of the rows.
-            max_record_bytes: Longer values are ``too_large``, and not parsed; None for no limit.
-        """
+        """Return the data of which `unpack_decoder` makes a decoder in a task."""
         raise NotImplementedError
 
     def incoming(self) -> Sequence[tuple[str, T.StructType]]:
@@ -85,7 +80,6 @@ class Decoder:
         """Return the data of the tasks' decoder of keys within change events; None if the format can't decode them.
 
         Args:
-            target: The columns of the key.
             learns: Whether the table lacks some of them. If not, other fields of a key don't matter.
         """
         return None
@@ -102,10 +96,8 @@ class Decoder:
         """Return what a pass over the records taught; None if nothing is new.
 
         Args:
-            observed: What the tasks of the pass observed.
             records: The records of the pass, which may be read again; None if the caller decodes until the tasks'
                 data stay the same.
-            target: The columns that they were decoded into.
         """
         return None
 
@@ -131,7 +123,6 @@ class Learned:
     """What a pass taught.
 
     Args:
-        decoder: Knows more than the one before.
         again: Whether records couldn't be decoded without this knowledge, so that the pass must be repeated.
     """
 

@@ -67,7 +67,6 @@ class Writer:
     """How values of one schema become fields.
 
     Args:
-        fields: What its values have; a value that isn't a record has the one field ``value``.
         message: Which message of a Protobuf schema, as `message_of` gave it.
         prefix: The bytes that name that message, between schema id and message.
     """
@@ -131,7 +130,6 @@ class Registered(Decoder):
         refused: Schemas whose values can't be decoded → reason; with a prefix if only one message can't.
         protobuf: Ids of Protobuf schemas; their writers are known for messages that values have named.
         part: The part of the record that is decoded.
-        json: What JSON values have shown beyond the fields of their schemas.
     """
 
     format: str
@@ -286,11 +284,7 @@ MARKS: Mapping[Part, str] = MappingProxyType({"value": SCHEMA_IDS, "key": KEY_SC
 
 @dataclass(frozen=True)
 class FromFile(Decoder):
-    """Decodes values of one schema, which is in a file.
-
-    Args:
-        json: What JSON values have shown beyond the fields of the schema.
-    """
+    """Decodes values of one schema, which is in a file."""
 
     writer: Writer
     json: Json = field(default_factory=Json)

@@ -52,8 +52,8 @@ def rows_of(decoded: DataFrame, spec: TopicTable, topic_id: str | None = None) -
 
 def row_type(columns: T.StructType, spec: TopicTable) -> T.StructType:
     """Return what `rows_of` gives for a topic without a transform."""
-    metadata = [T.StructField(spec.metadata_column, METADATA)] if spec.metadata_column else []
-    return T.StructType([*without_excepted(columns, spec), *metadata, *change_columns(spec, columns)])
+    metadata = T.StructField(spec.metadata_column, METADATA)
+    return T.StructType([*without_excepted(columns, spec), metadata, *change_columns(spec, columns)])
 
 
 def change_columns(spec: TopicTable, columns: T.StructType | None = None) -> list[T.StructField]:
@@ -95,10 +95,8 @@ def transformed(decoded: DataFrame, spec: TopicTable, topic_id: str | None = Non
     out by `without_errors`.
     """
     good = decoded.filter(F.col("value").isNotNull() & F.col("error_class").isNull())
-    columns = [F.col("decoded.*")]
-    if spec.metadata_column:
-        columns.append(_metadata(_topic_id(decoded, topic_id)).alias(spec.metadata_column))
-    return apply_transform(good.select(*columns), spec)
+    origin = _metadata(_topic_id(decoded, topic_id)).alias(spec.metadata_column)
+    return apply_transform(good.select(F.col("decoded.*"), origin), spec)
 
 
 def apply_transform(rows: DataFrame, spec: TopicTable) -> DataFrame:
@@ -111,7 +109,7 @@ def apply_transform(rows: DataFrame, spec: TopicTable) -> DataFrame:
             f"Topic {spec.topic}: transform {spec.transform} returned {type(result).__name__}, not a DataFrame.",
             "Return the DataFrame of the new rows.",
         )
-    if spec.metadata_column and spec.metadata_column not in result.columns:
+    if spec.metadata_column not in result.columns:
         raise ConfigurationError(
             f"Topic {spec.topic}: transform {spec.transform} drops the column {spec.metadata_column}, "
             "which proves that every row is there once.",
@@ -124,11 +122,6 @@ def apply_transform(rows: DataFrame, spec: TopicTable) -> DataFrame:
 
 def _check_errors(rows: DataFrame, result: DataFrame, spec: TopicTable) -> None:
     named = f"Topic {spec.topic}: transform {spec.transform}"
-    if not spec.metadata_column:
-        raise ConfigurationError(
-            f"{named} sets {TRANSFORM_ERROR}, but without a metadata column rows don't identify their records.",
-            "Give the topic a metadata_column.",
-        )
     if TRANSFORM_ERROR in rows.columns:
         raise ConfigurationError(
             f"{named} returns the column {TRANSFORM_ERROR}, which the topic's values have too: an error can't be "

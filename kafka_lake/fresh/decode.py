@@ -199,7 +199,6 @@ def refuse_unsupported(spec: TopicTable) -> None:
     """Refuse settings that fresh reads don't support."""
     reasons = {
         "transform:, which needs Spark": spec.transform is not None,
-        "no metadata column": spec.metadata_column is None,
         "on_snapshot: replace": spec.is_keyed and spec.snapshot == "replace",
         "several topics with write: upsert or history": spec.is_keyed and len(spec.each_topic) > 1,
         "ignore_null_updates in a history": spec.write == "history" and spec.is_partial,

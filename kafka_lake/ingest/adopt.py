@@ -1,12 +1,11 @@
 """The plan of an adoption: the offsets at which another writer's table resumes.
 
-The offsets are given by the user, or are those of a consumer group or of the Iceberg sink of Kafka Connect.
+The offsets are given by the user, or are those of the Iceberg sink of Kafka Connect.
 """
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from pyiceberg.expressions import NotNull, Reference
@@ -102,21 +101,16 @@ def _may_announce(event: bytes, table: bytes, uuid: bytes) -> bool:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The offsets of another writer.
+    """The next offsets of another writer.
 
     Args:
-        source: The source's name for messages.
-        offsets: Next offset by Kafka partition.
-        why: The origin of each offset.
         complete: Whether the table has no record of the other partitions.
-        notes: Notes for the user.
     """
 
     source: str
     offsets: Mapping[int, int]
-    why: Mapping[int, str] = field(default_factory=dict)
+    why: str
     complete: bool = False
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,8 +118,6 @@ class PartitionStart:
     """The offset at which a Kafka partition resumes.
 
     Args:
-        offset: Next offset that the table takes.
-        low: The oldest offset that Kafka has.
         end: Exclusive end of what Kafka has.
     """
 
@@ -138,15 +130,7 @@ class PartitionStart:
 
 @dataclass(frozen=True)
 class Adoption:
-    """The plan of an adoption.
-
-    Args:
-        source: The source of the offsets.
-        head: The current snapshot of ``main``.
-        rows: Rows of the table, which stay.
-        partitions: The position with reasons, ascending by partition.
-        notes: Notes for the user.
-    """
+    """The plan of an adoption."""
 
     topic: str
     table: str
@@ -173,10 +157,18 @@ def starts(table: str, evidence: Evidence, now: Watermarks) -> tuple[PartitionSt
     missing = [p for p in now.partitions if p not in evidence.offsets]
     if missing and not evidence.complete:
         raise AdoptionRefusedError(
-            f"Table {table}: {evidence.source} has no offset for partition {_listed(missing)} of topic {topic}.",
+            f"Table {table}: {evidence.source} has no offset for partition {', '.join(map(str, missing))} of topic "
+            f"{topic}.",
             f"Nothing was changed, because records could be lost or duplicated. {_BY_HAND}",
         )
-    if problems := [*_below(evidence, now), *_beyond(evidence, now)]:
+    problems = [
+        f"partition {p} resumes at offset {o}, and the oldest that Kafka has is {now.low[p]}"
+        if o < now.low[p]
+        else f"partition {p} resumes at offset {o}, and Kafka's end is {now.end[p]}"
+        for p, o in sorted(evidence.offsets.items())
+        if not now.low[p] <= o <= now.end[p]
+    ]
+    if problems:
         raise AdoptionRefusedError(
             f"Table {table}, topic {topic}: by {evidence.source}, {'; '.join(problems)}.",
             "Nothing was changed. Kafka can't provide deleted records. A position beyond the end belongs to another "
@@ -185,16 +177,8 @@ def starts(table: str, evidence: Evidence, now: Watermarks) -> tuple[PartitionSt
     return tuple(
         PartitionStart(
             partition=p,
-            offset=evidence.offsets[p],
-            why=evidence.why.get(p, evidence.source),
-            low=now.low[p],
-            end=now.end[p],
-        )
-        if p in evidence.offsets
-        else PartitionStart(
-            partition=p,
-            offset=now.low[p],
-            why="nothing of it is in the table; the oldest record",
+            offset=evidence.offsets.get(p, now.low[p]),
+            why=evidence.why if p in evidence.offsets else "nothing of it is in the table; the oldest record",
             low=now.low[p],
             end=now.end[p],
         )
@@ -207,36 +191,6 @@ def position_of(found: tuple[PartitionStart, ...], now: Watermarks) -> Position:
     return Position(now.identity, {start.partition: start.offset for start in found}, now.epochs)
 
 
-def _below(evidence: Evidence, now: Watermarks) -> list[str]:
-    return [
-        f"partition {p} resumes at offset {o}, and the oldest that Kafka has is {now.low[p]}"
-        for p, o in sorted(evidence.offsets.items())
-        if o < now.low[p]
-    ]
-
-
-def _beyond(evidence: Evidence, now: Watermarks) -> list[str]:
-    return [
-        f"partition {p} resumes at offset {o}, and Kafka's end is {now.end[p]}"
-        for p, o in sorted(evidence.offsets.items())
-        if o > now.end[p]
-    ]
-
-
-def _listed(partitions: list[int]) -> str:
-    return ", ".join(map(str, partitions))
-
-
-_STOP = "Nothing was changed. Stop it first. After a crash, its members leave when their session times out."
-
-
-class Source(Protocol):
-    """A source of another writer's offsets."""
-
-    def evidence(self, table: Table, cluster: KafkaCluster, now: Watermarks) -> Evidence:
-        """Return the offsets."""
-
-
 @dataclass(frozen=True)
 class FromOffsets:
     """Offsets given by the user."""
@@ -246,31 +200,7 @@ class FromOffsets:
     def evidence(self, table: Table, cluster: KafkaCluster, now: Watermarks) -> Evidence:
         """Return the given offsets."""
         offsets = offsets_of(self.text, now.identity.topic, cluster, now)
-        return Evidence("--from-offsets", offsets, dict.fromkeys(offsets, f"named: {self.text}"))
-
-
-@dataclass(frozen=True)
-class FromGroup:
-    """The offsets of a consumer group without members."""
-
-    group: str
-
-    def evidence(self, table: Table, cluster: KafkaCluster, now: Watermarks) -> Evidence:
-        """Return the group's offsets of the topic."""
-        topic = now.identity.topic
-        _refuse_group_of_sink(self.group, table)
-        _refuse_members(cluster, [self.group], table, f"consumer group {self.group}")
-        offsets = cluster.group_offsets(self.group, topic, now.partitions)
-        note = (
-            f"Group {self.group} and the table were changed in two steps: the offsets are right only if the job was "
-            "stopped between two commits."
-        )
-        return Evidence(
-            f"consumer group {self.group}",
-            offsets,
-            dict.fromkeys(offsets, f"committed by group {self.group}"),
-            notes=(note,),
-        )
+        return Evidence("--from-offsets", offsets, f"named: {self.text}")
 
 
 @dataclass(frozen=True)
@@ -292,14 +222,18 @@ class FromKafkaConnect:
                 "the offsets with --from-offsets.",
             )
         control, group, committed = found
-        _refuse_members(cluster, [group, f"{group}-coord"], table, f"connector {self.connector}")
+        if members := [member for name_ in (group, f"{group}-coord") for member in cluster.group_members(name_)]:
+            raise AdoptionRefusedError(
+                f"Table {name}: connector {self.connector} still runs ({members[0]}).",
+                "Nothing was changed. Stop it first. After a crash, its members leave when their session times out.",
+            )
         # Read the group first: a transaction that has moved it is then in the control topic, or still open.
         offsets = cluster.group_offsets(group, topic, now.partitions)
         self._refuse_unfinished(table, cluster, control, committed)
         return Evidence(
             f"connector {self.connector}",
             offsets,
-            dict.fromkeys(offsets, f"committed by group {group}, and no announced file is missing"),
+            f"committed by group {group}, and no announced file is missing",
             # A task commits an offset for each partition with a record. A group without offsets has expired.
             complete=bool(offsets),
         )
@@ -341,24 +275,7 @@ class FromKafkaConnect:
             )
 
 
-def _refuse_group_of_sink(group: str, table: Table) -> None:
-    """Refuse the group of a sink: it may be ahead of the table."""
-    if control_offsets(table, [group]) is None:
-        return
-    raise AdoptionRefusedError(
-        f"Table {'.'.join(table.name())}: consumer group {group} is of the Iceberg sink of Kafka Connect, and may be "
-        "ahead of the table.",
-        f"Nothing was changed. Use --from-kafka-connect {group.removeprefix('connect-')}, which refuses a sink that "
-        "has not finished.",
-    )
-
-
-def _refuse_members(cluster: KafkaCluster, names: list[str], table: Table, who: str) -> None:
-    members = [member for name in names for member in cluster.group_members(name)]
-    if members:
-        raise AdoptionRefusedError(f"Table {'.'.join(table.name())}: {who} still runs ({members[0]}).", _STOP)
-
-
+Source = FromOffsets | FromKafkaConnect
 _DELETES = "total-equality-deletes"
 
 
@@ -398,7 +315,10 @@ def plan_adoption(spec: TopicTable, connections: Connections, source: Source) ->
         rows=row_count(table),
         position=position_of(found, now),
         partitions=found,
-        notes=(*evidence.notes, _note(spec)),
+        notes=(
+            f"Column {spec.metadata_column} is added, and null in the rows that are there: replay and reset can't read "
+            "their records again.",
+        ),
     )
 
 
@@ -417,13 +337,13 @@ def _refuse_updated(table: Table) -> None:
 def _refuse_occupied_column(spec: TopicTable, table: Table) -> None:
     """Refuse a table whose metadata column is another writer's, or has values of an earlier run."""
     column, name = spec.metadata_column, ".".join(spec.identifier)
-    here = next((f for f in table.schema().fields if column and f.name.lower() == column.lower()), None)
+    here = next((f for f in table.schema().fields if f.name.lower() == column), None)
     if here is None:
         return
     if here.name != column or not has_origin(here.field_type):
         raise ConfigurationError(
             f"Table {name} has a column {here.name} of another writer.",
-            "Set another metadata_column: in the topic's YAML.",
+            "Nothing was changed. Rename that column, or set another table:.",
         )
     # A failed attempt may have added the column, without values.
     rows = table.scan(
@@ -435,12 +355,3 @@ def _refuse_occupied_column(spec: TopicTable, table: Table) -> None:
             f"Nothing was changed. Run `kafka-lake ingest {spec.full_topic}`, which finds the position in the rows, or "
             f"`kafka-lake reset {spec.full_topic} --to …`.",
         )
-
-
-def _note(spec: TopicTable) -> str:
-    if spec.metadata_column is None:
-        return "Without a metadata column, rows can't be replaced: replay and reset to older offsets don't work."
-    return (
-        f"Column {spec.metadata_column} is added, and is null in existing rows: replay and reset can't read "
-        "their records again."
-    )

@@ -45,14 +45,12 @@ class Audited:
     """A staged commit that passed its audit.
 
     Args:
-        failed_so_far: Dead letters and records of the run's earlier commits.
-        rows_by_partition: Rows by Kafka partition; empty without a metadata column.
+        rows_by_partition: Rows by Kafka partition; empty for upserts.
         published_at: When readers could see it, in seconds since the epoch; 0 before its publication.
     """
 
     plan: Plan
     staged: Staged
-    failed_so_far: tuple[int, int]
     findings: tuple[Finding, ...]
     rows_by_partition: Mapping[int, int]
     published_at: float = 0.0
@@ -75,7 +73,7 @@ def audit(context: Context, plan: Plan, staged: Staged, failed_so_far: tuple[int
         staged.discard()
         raise
     context.timings.finish("audit")
-    return Audited(plan, staged, failed_so_far, findings=tuple(findings), rows_by_partition=rows_by_partition)
+    return Audited(plan, staged, tuple(findings), rows_by_partition)
 
 
 def check(
@@ -347,7 +345,7 @@ def partitions_of(spans: Sequence[Span]) -> list[PartitionRows]:
 def _partitions(context: Context, staged: Staged) -> list[PartitionRows] | None:
     """Return the staged rows by Kafka partition, by a scan only if the tasks' reports aren't enough."""
     spec, primary = context.spec, staged.primary
-    if spec.metadata_column is None or staged.merge_result is not None:
+    if staged.merge_result is not None:
         return None
     if primary.spans is not None:
         reported = partitions_of(primary.spans)

@@ -13,11 +13,7 @@ _RECORDS_BY_CLIENT = 20_000
 
 @dataclass(frozen=True)
 class Undecodable:
-    """A record that fails alone.
-
-    Args:
-        message: The first line of the error.
-    """
+    """A record that fails alone."""
 
     partition: int
     offset: int

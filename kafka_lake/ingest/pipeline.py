@@ -49,12 +49,8 @@ class Attempt:
     """An attempt at the next commit of a run: its inputs, and how far it came, also if it failed.
 
     Args:
-        job: Gives the plan and the records.
         cut: Shortens a plan to what one commit may read.
-        failed_so_far: Dead letters and records of the run's earlier commits.
         position: The table's current position, as far as it is known.
-        reader: Reads the table's records of a topic with several tables; None if all records are the table's.
-        created: Tables that the attempt created.
         decoding: The plan whose records are being decoded and staged; one of them may be the cause of an error.
         passed: The plan, if none of its records are for the table.
     """

@@ -41,10 +41,6 @@ class Preview:
     """The newest records, and what they would change.
 
     Args:
-        tombstones: Records without a value.
-        classes: Records that would be dead letters, by class.
-        schemas: Number of records by schema of the registry.
-        notes: Changes of columns, and changes that would not be made and the reason.
         refused: The error of the next run; empty if it would succeed.
     """
 

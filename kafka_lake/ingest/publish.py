@@ -6,24 +6,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
-
 from kafka_lake.catalog.branches import nothing
 from kafka_lake.catalog.positions import TableState, head_of
 from kafka_lake.catalog.tables import Totals, added
 from kafka_lake.errors import KafkaLakeError, PublishRefusedError
-from kafka_lake.ingest.audit import Audited, audit
-from kafka_lake.ingest.rebase import can_rebase, rebase
+from kafka_lake.ingest.audit import Audited
 from kafka_lake.ingest.table_state import Tables, dead_letters_head
 from kafka_lake.runtime.commit import GateFailedError
-from kafka_lake.runtime.context import Context, short_pauses
+from kafka_lake.runtime.context import Context
 
-_MOST_REBASES = 30
 _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
-
-
-class _OvertakenError(PublishRefusedError):
-    """Another writer moved ``main`` after the commit was staged; the staged files can be committed at the new head."""
 
 
 def publish(
@@ -31,21 +23,11 @@ def publish(
 ) -> Audited:
     """Publish a commit and return it with the time when readers could see it.
 
-    If another program committed first, the same data files are staged and audited again at the new head.
+    Raises:
+        PublishRefusedError: If another writer moved a head since the plan. The commit is discarded.
     """
-    retrying = Retrying(
-        stop=stop_after_attempt(_MOST_REBASES),
-        wait=short_pauses(context.connections.retry),
-        retry=retry_if_exception_type(_OvertakenError),
-        sleep=context.sleep,
-        reraise=True,
-    )
     try:
-        for attempt in retrying:
-            with attempt:
-                if attempt.retry_state.attempt_number > 1:
-                    audited = _rebase(context, audited)
-                published_at = _move_heads(context, tables, audited, properties)
+        published_at = _move_heads(context, tables, audited, properties)
     except BaseException:
         audited.staged.discard()
         raise
@@ -62,33 +44,15 @@ def _move_heads(context: Context, tables: Tables, audited: Audited, properties: 
         # The new dead letters may be of records that are rows of this commit.
         raise PublishRefusedError(f"Table {context.table_name}: its dead-letter table has changed meanwhile.")
     totals = _totals(context, audited)
-    try:
-        for name, side in (("dead letters", staged.dead_letters), ("deletes", staged.deletes)):
-            if side is not None:
-                side.branch.publish(side.snapshot, nothing)
-                context.observer.step_done(f"{name} published")
-        primary = staged.primary
-        primary.branch.publish(primary.snapshot, lambda before: {**added(before, totals), **properties})
-    except PublishRefusedError as error:
-        if can_rebase(audited.plan, staged):
-            raise _OvertakenError(error.message) from error
-        raise
+    for name, side in (("dead letters", staged.dead_letters), ("deletes", staged.deletes)):
+        if side is not None:
+            side.branch.publish(side.snapshot, nothing)
+            context.observer.step_done(f"{name} published")
+    primary = staged.primary
+    primary.branch.publish(primary.snapshot, lambda before: {**added(before, totals), **properties})
     published_at = time.time()
     context.observer.step_done("primary published")
     return published_at
-
-
-def _rebase(context: Context, audited: Audited) -> Audited:
-    """Stage and audit the same data files at the current head of ``main``."""
-    staged = rebase(context, audited.plan, audited.staged)
-    if staged is None:
-        raise PublishRefusedError(
-            f"Table {context.table_name}: main moved from snapshot {audited.staged.primary.branch.head} meanwhile, and "
-            "the staged files don't fit the table as it is now."
-        )
-    context.observer.step_done("followed")
-    context.timings.refused += 1
-    return audit(context, audited.plan, staged, audited.failed_so_far)
 
 
 def _totals(context: Context, audited: Audited) -> Totals:

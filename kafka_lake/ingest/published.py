@@ -42,7 +42,7 @@ from kafka_lake.quality.evaluate import evaluate
 from kafka_lake.quality.validation import Validation, referenced_tables
 from kafka_lake.runtime.commit import Finding, PublishedNote, moment, rule_finding
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.record_keys import metadata_column_of, state_of
+from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.spec.rule import Rule
 from kafka_lake.spec.topic_table import TopicTable
 
@@ -121,10 +121,9 @@ def _offset_continuity(spec: TopicTable, table: Table, cluster: KafkaCluster) ->
     for topic, position in positions.items():
         lags = behind[topic]
         facts |= {f"{topic}/{p}": f"at {o}, lag {lags.get(p, 0)}" for p, o in sorted(position.offsets.items())}
-    if spec.metadata_column:
-        # A record that changes a row's key has two rows in a history; one of them is a delete.
-        rows = NotEqualTo(term=Reference(DELETED), value=literal(True)) if spec.has_versions else AlwaysTrue()
-        problems += _duplicates(spec.metadata_column, table, list(positions.values()), rows)
+    # A record that changes a row's key has two rows in a history; one of them is a delete.
+    rows = NotEqualTo(term=Reference(DELETED), value=literal(True)) if spec.has_versions else AlwaysTrue()
+    problems += _duplicates(spec.metadata_column, table, list(positions.values()), rows)
     return Finding("offset_continuity", tuple(problems), facts)
 
 
@@ -236,6 +235,6 @@ def examine_rules(spec: TopicTable, connections: Connections, rules: Sequence[Ru
         # A row of the table that breaks a rule is a problem, whatever on_failure is.
         strict = tuple(rule if rule.on_failure == "warn" else replace(rule, on_failure="fail") for rule in alone)
         tables = referenced_tables(connections, strict, f"Topic {spec.topic}")
-        asked = Validation(topic=spec.topic, rules=strict, rows=rows, column=metadata_column_of(spec), tables=tables)
+        asked = Validation(topic=spec.topic, rules=strict, rows=rows, column=spec.metadata_column, tables=tables)
         found += [rule_finding(result) for result in evaluate(asked).results]
     return found

@@ -24,7 +24,6 @@ class Records:
         other_tables: Gives the keys of records of the topic's other tables, lazily; None if all are this table's.
         written: The table's data files, if the shared job has written them.
         new_tables: Values that get tables; a commit records them before there are records for them.
-        table_properties: Table properties that the commit sets.
         without_table: How many records have a value that gets no table.
         unmatched: Records that no table takes and that become dead letters of this table, lazy; None if there are none.
         ignored: How many records no table takes, and `unmatched: ignore` drops.

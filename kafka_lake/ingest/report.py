@@ -63,7 +63,6 @@ class Figures:
     Args:
         waited: The age of the records at publication.
         bytes_read: Bytes of keys, values and headers.
-        untimed: Records whose Kafka timestamp is null in the table.
         decoded_singly: Records that were decoded one by one, which is slower.
     """
 
@@ -102,12 +101,7 @@ class PartitionReport:
 
 @dataclass(frozen=True)
 class Reached:
-    """The position of a table in a topic after a run.
-
-    Args:
-        watermarks: The topic's watermarks at the last poll.
-        position: None if the table has none.
-    """
+    """The position of a table in a topic after a run."""
 
     watermarks: Watermarks
     position: Position | None
@@ -123,9 +117,7 @@ class RunReport:
     """The commits of one run.
 
     Args:
-        reached: Watermarks and position, by topic.
         commits: In order; empty if there was nothing to do.
-        seconds: Duration of the run.
         others: The reports of the topic's other tables, by namespace and name.
     """
 
@@ -205,9 +197,6 @@ class RunSoFar:
     """The sum of a run's reports.
 
     Dagster keeps only the latest result of a check in a run, so each result covers the whole run.
-
-    Args:
-        findings: One result for each check.
     """
 
     figures: Figures = Figures()
@@ -253,12 +242,8 @@ class Progress:
     """The progress of a run through a backlog.
 
     Args:
-        began: Start of the run, in seconds of some clock.
-        offsets: Offsets read, those without a record included.
-        remaining: Offsets left after the last commit.
         largest: Offsets of the largest commit: the first one may be small.
         first: End of the first commit, and its offsets; None before that.
-        last: End of the last commit.
     """
 
     began: float
@@ -326,7 +311,6 @@ class Replayed:
     Args:
         report: The run's report: ``records`` were decoded, ``rows`` moved into the table.
         moved: Dead letters that are rows now.
-        remaining: Dead letters that still don't fit, with their new reasons.
     """
 
     report: RunReport

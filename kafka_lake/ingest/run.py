@@ -40,7 +40,6 @@ class RunLog:
     """The log of one run.
 
     Args:
-        table: The table's name.
         topic: The Kafka topic; empty for a derived table.
         began: The start of the current step, on the monotonic clock.
     """

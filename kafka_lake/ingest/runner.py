@@ -26,7 +26,6 @@ from kafka_lake.ingest import pipeline
 from kafka_lake.ingest.bad_record import Search
 from kafka_lake.ingest.byte_limit import ByteLimit
 from kafka_lake.ingest.jobs.append import Job
-from kafka_lake.ingest.lineage import Lineage
 from kafka_lake.ingest.pipeline import Attempt, Done
 from kafka_lake.ingest.report import Reached, RunReport
 from kafka_lake.ingest.shared_read import TableReader
@@ -46,14 +45,11 @@ class Runner:
     """Makes the commits of one run.
 
     Args:
-        topic: The topic's watermarks, if they have been polled already.
         reader: Reads the table's records of a topic with several tables; None if all records are the table's.
 
     Attributes:
         position: The table's last known position; None if it has none.
-        commits: Commits that haven't been reported yet.
         errors: Always empty, since an error of the only table is raised.
-        lineage: A context manager that the caller enters for the time of the run.
         has_passed: Whether the last attempt read no record for the table.
     """
 
@@ -67,7 +63,6 @@ class Runner:
         self.has_passed = False
         self.position: Position | None = None
         self.commits: list[Commit] = []
-        self.lineage = Lineage(context)
         self.errors: Mapping[tuple[str, str], Exception] = {}
         self._committed = 0
         self._failed_so_far = (0, 0)
@@ -85,14 +80,13 @@ class Runner:
 
     def run(self) -> RunReport:
         """Make commits until the job is done."""
-        with self.lineage:
-            # A poll within an attempt would retry within retries.
-            self.topic.poll()
-            self.job.prepare(self.topic)
-            while True:
-                done = self.next_commit()
-                if done is None or self._is_done():
-                    return self.finish()
+        # A poll within an attempt would retry within retries.
+        self.topic.poll()
+        self.job.prepare(self.topic)
+        while True:
+            done = self.next_commit()
+            if done is None or self._is_done():
+                return self.finish()
 
     def _is_done(self) -> bool:
         """Return whether the job is done after the last commit, as far as that is certain."""
@@ -111,12 +105,6 @@ class Runner:
 
     def next_commit(self) -> Commit | None:
         """Make the next commit; None if the job is done, or no record of its plan is for the table."""
-        commit = self._next_commit()
-        if commit is not None:
-            self.lineage.committed(self.context.spec, commit)
-        return commit
-
-    def _next_commit(self) -> Commit | None:
         while True:
             try:
                 done = self._commit_with_retries()

@@ -51,8 +51,6 @@ class Batch:
     """Records of a topic, cached by Spark, each with the number of its table.
 
     Args:
-        routed: Gives the records that aren't written yet.
-        counts: Records by table number.
         unwritten: The records of tables that weren't written by the shared job; None if no table was.
         written_tables: Numbers of the tables that the shared job wrote.
         written: Their data files, for tables with records.
@@ -82,9 +80,6 @@ class Batch:
 
 class SharedRead:
     """The records of a topic with several tables, for one run.
-
-    Args:
-        context: The run's context, with the topic's settings.
 
     Attributes:
         readers: The reader of each table, by namespace and name.

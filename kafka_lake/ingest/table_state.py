@@ -45,13 +45,13 @@ def recovered_position(context: Context, state: TableState, now: Watermarks) -> 
     published before the rows.
     """
     spec, connections = context.spec, context.connections
-    is_foreign = not _may_have_own_commits(spec, state.table)
+    is_foreign = not _may_have_own_commits(state.table)
     where = f"Table {'.'.join(spec.identifier)} has rows, but no snapshot in the history of main carries a position"
     remedy = f"Set the position with `kafka-lake reset {spec.full_topic} --to …`, or choose another table."
     columns = _origins(state.table)
     if is_foreign and not columns:
         return None
-    if spec.metadata_column is None or spec.metadata_column not in columns or state.head is None:
+    if spec.metadata_column not in columns or state.head is None:
         raise TableError(
             f"{where} in topic {spec.topic}, and without a metadata column the rows don't show the offsets.",
             f"Nothing was read, because rows could be duplicated. {remedy}",
@@ -136,11 +136,8 @@ def _origins(table: Table) -> set[str]:
     return {field.name for field in table.schema().fields if has_origin(field.field_type)}
 
 
-def _may_have_own_commits(spec: TopicTable, table: Table) -> bool:
+def _may_have_own_commits(table: Table) -> bool:
     """Return whether a snapshot of kafka_lake is in the table's history, or may have expired from it."""
-    if spec.metadata_column is None:
-        # Without the column, own rows can't be distinguished from foreign ones.
-        return True
     if any(key.startswith(_OWN) for snapshot in table.metadata.snapshots for key in summary_of(snapshot)):
         return True
     return _may_have_expired(table)

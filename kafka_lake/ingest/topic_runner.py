@@ -9,7 +9,6 @@ from kafka_lake.common.offsets import Position, least
 from kafka_lake.error_classification import headline, is_transient
 from kafka_lake.errors import ConditionError, KafkaError, KafkaLakeError, RecordTooLargeError
 from kafka_lake.ingest.jobs.append import Append, Job
-from kafka_lake.ingest.lineage import Lineage
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.shared_read import SharedRead, TableReader
@@ -44,21 +43,11 @@ class LeftBehindError(KafkaLakeError):
 
 
 class TopicRunner:
-    """Makes the commits of a run over a topic with several tables.
-
-    Args:
-        context: The run's context, with the topic's settings.
-        job: Makes the job of a table.
-        topic: The topic's watermarks, if they have been polled already.
-
-    Attributes:
-        errors: The error of each stopped table, by namespace and name.
-    """
+    """Makes the commits of a run over a topic with several tables."""
 
     def __init__(self, context: Context, job: Callable[[Context], Job], topic: TopicEnds | None = None) -> None:
         self.context = context
         self.topic = topic or TopicEnds(context)
-        self.lineage = Lineage(context)
         self.errors: dict[Identifier, Exception] = {}
         self._job = job
         self._shared = SharedRead(context)
@@ -84,16 +73,15 @@ class TopicRunner:
 
     def run(self) -> RunReport:
         """Make commits until the jobs of all tables are done."""
-        with self.lineage:
-            self.topic.poll()
-            self._add_tables()
-            for runner in self._running():
-                runner.job.prepare(self.topic)
-            while self.next_commit() is not None:
-                pass
-            report = self.finish()
-            self.raise_errors(report)
-            return report
+        self.topic.poll()
+        self._add_tables()
+        for runner in self._running():
+            runner.job.prepare(self.topic)
+        while self.next_commit() is not None:
+            pass
+        report = self.finish()
+        self.raise_errors(report)
+        return report
 
     def next_commit(self) -> Commit | None:
         """Let each table make its next commit; return the first one."""
@@ -176,7 +164,6 @@ class TopicRunner:
         reader = TableReader(self._shared, context)
         self._shared.readers[spec.identifier] = reader
         runner = Runner(context, self._job(context), self.topic, reader)
-        runner.lineage = self.lineage
         table = context.connections.catalog.table(spec.identifier)
         runner.position = state_of(spec, table).position if table else None
         return runner

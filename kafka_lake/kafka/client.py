@@ -166,7 +166,6 @@ class Reader:
 
     Args:
         purpose: Part of the group id that librdkafka demands.
-        settings: librdkafka properties that win over the defaults.
     """
 
     def __init__(self, cluster: KafkaClient, purpose: str, settings: Mapping[str, Any] = MappingProxyType({})) -> None:

@@ -187,7 +187,6 @@ class KafkaCluster(KafkaClient):
         end, and a consumer that starts with an epoch asks for that first.
 
         Args:
-            position: Its offsets, with the epochs of the leaders that had them.
             partitions: Which to check; those without an epoch are left out.
 
         Returns:
@@ -270,9 +269,6 @@ class KafkaCluster(KafkaClient):
 
     def commit_group(self, group: str, position: Position) -> None:
         """Write a position as a consumer group's offsets, for lag tools; nothing in kafka_lake reads it.
-
-        Args:
-            group: Id of a consumer group without live members.
 
         Raises:
             KafkaError: If the brokers refuse; the table isn't concerned.

@@ -61,10 +61,7 @@ class Failure:
     """A failed request.
 
     Args:
-        what: The request, as a sentence begins.
         code: librdkafka's code; None if there was no answer and no report.
-        waited: Seconds.
-        right: What the principal needs for the request.
     """
 
     what: str

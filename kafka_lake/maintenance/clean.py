@@ -6,7 +6,7 @@ may belong to a live run: they are removed only when they are old.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,6 @@ from kafka_lake.errors import TableError
 from kafka_lake.maintenance.maintain import HasEngine, HasTables
 
 DEFAULT_AGE_SECONDS = 24 * 3600.0
-# Where a table's files may be beside its location (https://iceberg.apache.org/docs/latest/configuration/).
-_PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 # Branches of expired rows and of rewritten files can follow a moved head for ten minutes.
 _FOLLOWS = ("_expire", "_retype")
 FOLLOWS_SECONDS = 600.0
@@ -36,7 +34,6 @@ class Cleaned:
 
     Args:
         branches: As ``namespace.table.branch``.
-        files: Paths of files without a snapshot.
     """
 
     branches: tuple[str, ...] = ()
@@ -83,40 +80,28 @@ def clean(
     for identifier in spec.identifiers:
         if (table := connections.catalog.table(identifier)) is not None:
             orphans = orphan_files(table, connections.catalog, older_than_seconds)
-            if not dry_run:
-                remove(table, orphans)
+            for path in () if dry_run else orphans:
+                _filesystem(table).delete_file(path)
             files += orphans
     return Cleaned(branches, tuple(files))
 
 
-def remove(table: Table, paths: Iterable[str]) -> None:
-    """Delete files of a table."""
-    for path in paths:
-        _filesystem(table).delete_file(path)
-
-
 def orphan_files(table: Table, catalog: LakeCatalog, older_than_seconds: float) -> list[str]:
     """Return the files in a table's folders to which no snapshot of any branch or table refers."""
-    limit = min([time.time() - older_than_seconds, *_branch_times(table)])
+    limit = time.time() - older_than_seconds
     listed = list(_listed(table))
     _check_names(table, {file.path for file in listed})
-    old = {file.path: file for file in listed if file.mtime is not None and file.mtime.timestamp() < limit}
+    old = {file.path: file.mtime.timestamp() for file in listed if file.mtime and file.mtime.timestamp() < limit}
     if not old:
         return []
-    # A renamed table leaves its files where they were, and a new table of its old name may lie there.
-    near, far = list[Table](), list[Table]()
-    for other in catalog.tables():
-        if other.name() != table.name():
-            (near if _overlap(other, table) else far).append(other)
-    limit = min([limit, *(created for other in near for created in _branch_times(other))])
-    orphans = {path for path in old if old[path].mtime.timestamp() < limit}
-    seen = set[str]()
-    # A copy of a table refers to files here and lies elsewhere, so the far tables are searched last.
-    for other in (table, *near, *far):
-        if not orphans:
-            break
+    # A renamed table leaves its files where they were, and a copy of a table refers to files here.
+    tables = [table, *(other for other in catalog.tables() if other.name() != table.name())]
+    # A live run's branch is older than its files.
+    limit = min([limit, *(created for one in tables for created, _ in staging_branches(one).values())])
+    orphans, seen = {path for path, written in old.items() if written < limit}, set[str]()
+    for one in tables:
         # Reloaded after the listing: commits meanwhile count too.
-        for state in (other, other.refresh()):
+        for state in (one, one.refresh()) if orphans else ():
             referenced = {_path(path) for path in _referenced(state, seen)}
             orphans = {path for path in orphans if _checked(path) not in referenced}
     return sorted(orphans)
@@ -131,23 +116,6 @@ def _check_names(table: Table, listed: set[str]) -> None:
             "names files in another way, and orphans can't be recognized. No file was removed.",
             "Compare the table's location with what the storage lists, and set the catalog's properties accordingly.",
         )
-
-
-def _branch_times(table: Table) -> list[float]:
-    """Return when the staging branches were made: a live run's branch is older than its files."""
-    return [created for created, _ in staging_branches(table).values()]
-
-
-def _overlap(other: Table, table: Table) -> bool:
-    """Return whether a table may have files in the folders of another."""
-    own = f"{_path(table.location())}/"
-    places = [
-        other.location(),
-        other.metadata_location,
-        *(snapshot.manifest_list for snapshot in other.metadata.snapshots),
-    ]
-    places += [value for key, value in other.properties.items() if key in _PATHS]
-    return any(path.startswith(own) or own.startswith(path) for path in (f"{_path(place)}/" for place in places))
 
 
 def _checked(path: str) -> str:

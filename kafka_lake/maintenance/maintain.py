@@ -10,7 +10,6 @@ from pyiceberg.table import Table
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.common.text import counted
-from kafka_lake.errors import ConfigurationError
 from kafka_lake.maintenance.policy import Needs, TableHealth, applies_to, limits_of, needs_of, table_health
 from kafka_lake.maintenance.procedures import Compacted, compact, expire
 from kafka_lake.maintenance.row_retention import OldRows, count_old_rows, cutoff_ms, expire_rows, expiry_reason
@@ -77,11 +76,7 @@ class Due:
 
 @dataclass(frozen=True)
 class Preview:
-    """What maintenance would do to a table now.
-
-    Args:
-        rows: How many rows would expire; None if the settings keep all rows.
-    """
+    """What maintenance would do to a table now."""
 
     due: Due
     rows: int | None = None
@@ -92,7 +87,6 @@ class Maintained:
     """What was done to a table.
 
     Args:
-        compacted: None if nothing was compacted.
         expired: Number of snapshots.
         rows: How many rows expired; None if the settings keep all rows.
         failures: What the steps that failed have raised.
@@ -129,37 +123,28 @@ def _loaded(spec: HasTables, tables: HasEngine) -> list[tuple[Identifier, Table]
 
 
 def _due(spec: HasTables, identifier: Identifier, table: Table, now: int) -> Due:
-    policy, column = spec.maintenance, _age_column(spec, identifier)
+    policy = spec.maintenance
     needs, left_alone = needs_of(table, policy, now), not applies_to(policy, table)
-    if column is not None and not left_alone:
-        needs = replace(needs, rows=expiry_reason(table, policy, now, column))
+    if not left_alone and _time_path(spec, identifier):
+        needs = replace(needs, rows=expiry_reason(table, policy, now))
     return Due(identifier, needs, left_alone)
 
 
 def old_rows(spec: HasTables, identifier: Identifier, now_ms: int) -> OldRows | None:
     """Return which rows of a table expire at a time, in milliseconds since 1970; None if none do."""
-    before, column = cutoff_ms(spec.maintenance, now_ms), _age_column(spec, identifier)
-    if before is None or column is None:
+    before, path = cutoff_ms(spec.maintenance, now_ms), _time_path(spec, identifier)
+    if before is None or not path:
         return None
-    return OldRows(column, before, needs_position=identifier == spec.identifier)
+    return OldRows(path, before, needs_position=identifier == spec.identifier)
 
 
-def _age_column(spec: HasTables, identifier: Identifier) -> str | None:
-    """Return the column with the age of a table's rows; None if its rows never expire."""
+def _time_path(spec: HasTables, identifier: Identifier) -> tuple[str, ...]:
+    """Return the path of Kafka's timestamp in a table's rows; empty if its rows never expire."""
     if not isinstance(spec, TopicTable) or spec.is_keyed:
-        return None
+        return ()
     if identifier == spec.dead_letter_table:
-        return "timestamp"
-    if identifier != spec.identifier:
-        return None
-    policy = spec.maintenance
-    if policy.row_time_column is None and spec.metadata_column is None and policy.row_retention:
-        raise ConfigurationError(
-            f"Topic {spec.topic}: row_retention needs the age of rows, and without metadata_column: table "
-            f"{'.'.join(identifier)} doesn't have Kafka's timestamp.",
-            "Name a column with a time in row_retention: by, or set metadata_column:.",
-        )
-    return policy.row_time_column or f"{spec.metadata_column}.timestamp"
+        return ("timestamp",)
+    return (spec.metadata_column, "timestamp") if identifier == spec.identifier else ()
 
 
 def maintain(
@@ -175,7 +160,6 @@ def maintain(
 
     Args:
         everything: Whether tables are maintained that need nothing or that the policy excludes.
-        notify: Called after each table.
     """
     done, failures = [], list[Exception]()
     run_id = run_id or f"maintenance-{uuid4().hex[:8]}"

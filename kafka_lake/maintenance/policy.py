@@ -31,13 +31,10 @@ class TableHealth:
     """Figures from a table's newest snapshot and its metadata.
 
     Args:
-        rows: Rows in its data files, deleted ones included.
-        size: Bytes of all its files.
         delete_files: Files of position deletes or deletion vectors.
         deleted_rows: Rows of the data files that they delete.
         commits: Since the last compaction.
         snapshots: In all branches.
-        held_by: Text of what keeps files of older snapshots, the oldest first.
     """
 
     rows: int
@@ -199,10 +196,7 @@ class Needs:
     """What a table needs; each reason is empty if there is none.
 
     Args:
-        compaction: Reason to compact it.
         expiring: How many snapshots may expire.
-        expiry: Reason to expire them now.
-        rows: Reason to expire rows now.
     """
 
     health: TableHealth

@@ -36,10 +36,7 @@ class Compacted:
     """What a compaction did.
 
     Args:
-        before: Data files that were rewritten.
-        after: Data files that replace them.
         size: Bytes that were read.
-        deletes: Delete files that were removed.
     """
 
     before: int

@@ -4,7 +4,7 @@ The commit carries the table's position: after the delete, other snapshots with 
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import LessThan, Reference
 from pyiceberg.expressions.literals import literal
 from pyiceberg.table import Table
-from pyiceberg.types import DateType, NestedField, PrimitiveType, StructType, TimestampType, TimestamptzType
+from pyiceberg.types import TimestamptzType
 
 from kafka_lake.catalog.branches import StagingBranch, branch_name
 from kafka_lake.catalog.lake_catalog import LakeCatalog, quoted
@@ -39,7 +39,6 @@ EXPIRED = "kafka-lake.expired-rows"
 _DAY_MS = 86_400_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEAR_1_MS = -62_135_596_800_000
-_TIME_TYPES = (TimestamptzType, TimestampType, DateType)
 # Rows are deleted once a tenth of their retention has passed since the last time, within these bounds.
 _PAUSE_SHARE, _LONGEST_PAUSE_MS, _SHORTEST_PAUSE_MS = 0.1, _DAY_MS, 60_000
 _ATTEMPTS = 6
@@ -47,98 +46,36 @@ _ATTEMPTS = 6
 
 @dataclass(frozen=True)
 class OldRows:
-    """The rows of a table that expire.
+    """The rows of a table that expire. Rows without a time never do.
 
     Args:
-        by: The column with their time.
+        path: Names of the column with their time, and of the field within it.
         before_ms: Rows with an earlier time expire; milliseconds since 1970.
         needs_position: Whether rows may expire only while a snapshot has the position: without one, the next run
             recovers it from the rows.
     """
 
-    by: str
+    path: tuple[str, ...]
     before_ms: int
     needs_position: bool = True
-
-
-@dataclass(frozen=True)
-class OldRowsCondition:
-    """The condition that a row's time is before a moment; rows without a time don't match.
-
-    Args:
-        path: Names of the column and of the fields within it.
-        kind: Its type: a timestamp with or without time zone, or a date.
-        before_ms: Milliseconds since 1970.
-    """
-
-    path: tuple[str, ...]
-    kind: PrimitiveType
-    before_ms: int
 
     @property
     def sql(self) -> str:
         """Return the condition for Spark; it doesn't depend on the session's time zone."""
-        column = ".".join(map(quoted, self.path))
         moment = _EPOCH + timedelta(milliseconds=self.before_ms)
-        if isinstance(self.kind, DateType):
-            return f"{column} < DATE '{moment.date().isoformat()}'"
         text = moment.replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds")
-        if isinstance(self.kind, TimestamptzType):
-            return f"{column} < TIMESTAMP '{text}Z'"
-        return f"{column} < TIMESTAMP_NTZ '{text}'"
+        return f"{'.'.join(map(quoted, self.path))} < TIMESTAMP '{text}Z'"
 
     @property
     def expression(self) -> LessThan:
         """Return the condition for PyIceberg."""
-        # In the unit of the column's values: days, or microseconds.
-        moment = self.before_ms // _DAY_MS if isinstance(self.kind, DateType) else self.before_ms * 1000
-        return LessThan(term=Reference(".".join(self.path)), value=literal(moment).to(self.kind))
-
-
-def condition_of(table: Table, old_rows: OldRows) -> OldRowsCondition:
-    """Return the condition for a table's old rows; raises `TableError` if the column has no times."""
-    column, fields = old_rows.by, table.schema().fields
-    names = (column,) if any(field.name == column for field in fields) else tuple(column.split("."))
-    found, where = _field(fields, names), f"Table {'.'.join(table.name())}: row_retention: by: {column}"
-    if found is None:
-        columns = ", ".join(_time_columns(fields))
-        raise TableError(
-            f"{where} is not a column of the table. No row was deleted.",
-            f"Name a column with a time: {columns}." if columns else "No column of the table has a time.",
-        )
-    if not isinstance(found.field_type, _TIME_TYPES):
-        raise TableError(
-            f"{where} is of type {found.field_type}, which is not a time. No row was deleted.",
-            "Name a column of type timestamp, timestamp_ntz (which counts as UTC) or date.",
-        )
-    return OldRowsCondition(names, found.field_type, old_rows.before_ms)
-
-
-def _field(fields: Sequence[NestedField], names: Sequence[str]) -> NestedField | None:
-    found = None
-    for name in names:
-        found = next((field for field in fields if field.name == name), None)
-        if found is None:
-            return None
-        fields = found.field_type.fields if isinstance(found.field_type, StructType) else ()
-    return found
-
-
-def _time_columns(fields: Sequence[NestedField], prefix: str = "") -> list[str]:
-    columns: list[str] = []
-    for field_ in fields:
-        if isinstance(field_.field_type, _TIME_TYPES):
-            columns.append(f"{prefix}{field_.name}")
-        elif isinstance(field_.field_type, StructType):
-            columns += _time_columns(field_.field_type.fields, f"{prefix}{field_.name}.")
-    return columns
+        return LessThan(term=Reference(".".join(self.path)), value=literal(self.before_ms * 1000).to(TimestamptzType()))
 
 
 def count_old_rows(table: Table, old_rows: OldRows) -> int:
     """Return how many rows would expire. Files with other rows too are read, their column alone and without Spark."""
-    condition = condition_of(table, old_rows)
     try:
-        return table.scan(condition.expression, selected_fields=(".".join(condition.path),)).count()
+        return table.scan(old_rows.expression, selected_fields=(".".join(old_rows.path),)).count()
     except ValueError as error:
         raise TableError(
             f"Table {'.'.join(table.name())}: its old rows can't be counted without Spark: {error}",
@@ -152,19 +89,17 @@ class Expired:
 
     Args:
         before_ms: Rows with an earlier time were deleted; milliseconds since 1970.
-        by: The column with their time.
         sequence: Sequence number of the snapshot; 0 in a table of format version 1.
         positions: The table's, which may no longer be recoverable from its rows.
     """
 
     before_ms: int
-    by: str
     sequence: int = 0
     positions: Positions = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the value of the property."""
-        content: dict[str, Any] = {"before": self.before_ms, "by": self.by, "sequence": self.sequence}
+        content: dict[str, Any] = {"before": self.before_ms, "sequence": self.sequence}
         if self.positions:
             content["positions"] = positions_to_json(self.positions.values())
         return json.dumps(content)
@@ -177,7 +112,7 @@ def last_expiry(table: Table) -> Expired | None:
         if content is None:
             return None
         positions = positions_from_json(content["positions"]) if "positions" in content else {}
-        return Expired(int(content["before"]), str(content["by"]), int(content["sequence"]), positions)
+        return Expired(int(content["before"]), int(content["sequence"]), positions)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -201,15 +136,15 @@ def cutoff_ms(policy: Maintenance, now_ms: int) -> int | None:
     return None if age is None else max(now_ms - int(age * 1000), _YEAR_1_MS)
 
 
-def expiry_reason(table: Table, policy: Maintenance, now_ms: int, by: str) -> str:
+def expiry_reason(table: Table, policy: Maintenance, now_ms: int) -> str:
     """Return the reason to expire rows of a table now; empty if the last time was a short while ago."""
     cutoff, last = cutoff_ms(policy, now_ms), last_expiry(table)
-    if policy.row_retention is None or cutoff is None or head_of(table) is None:
+    if cutoff is None or head_of(table) is None:
         return ""
     pause = min(_LONGEST_PAUSE_MS, max(_SHORTEST_PAUSE_MS, (now_ms - cutoff) * _PAUSE_SHARE))
-    if last is not None and last.by == by and cutoff - last.before_ms < pause:
+    if last is not None and cutoff - last.before_ms < pause:
         return ""
-    return f"rows older than {policy.row_retention.older_than}"
+    return f"rows older than {policy.row_retention}"
 
 
 def expire_rows(
@@ -240,8 +175,8 @@ class _Expiry:
         table = self.catalog.table(self.identifier)
         if table is None or (head := head_of(table)) is None:
             return 0
-        state, condition = read_state(table), condition_of(table, self.old_rows).sql
-        rows = self._count(head, condition)
+        state = read_state(table)
+        rows = self._count(head, self.old_rows.sql)
         if not rows:
             self._record_nothing_old(table)
             return 0
@@ -255,13 +190,13 @@ class _Expiry:
         branch = StagingBranch(self.spark, self.catalog, self.identifier, name, head=head, table=table)
         branch.create()
         try:
-            self._stage_and_publish(branch, state, condition, rows)
+            self._stage_and_publish(branch, state, rows)
         finally:
             branch.discard()
         return rows
 
-    def _stage_and_publish(self, branch: StagingBranch, state: TableState, condition: str, rows: int) -> None:
-        deleted = branch.delete(condition)
+    def _stage_and_publish(self, branch: StagingBranch, state: TableState, rows: int) -> None:
+        deleted = branch.delete(self.old_rows.sql)
         # SQL statements set no snapshot properties: an empty snapshot carries the position.
         positions = {POSITION: positions_to_json(state.positions.values())} if state.positions else {}
         branch.append((), {**author_summary(self.run_id, EXPIRE_ROWS), **removes_property(deleted), **positions})
@@ -272,7 +207,7 @@ class _Expiry:
                 f"Table {'.'.join(self.identifier)}: {rows} of its {before} rows expire, but {after} would be left.",
                 "Nothing was published, and the table is unchanged. This is a bug in kafka_lake: please report it.",
             )
-        expired = Expired(self.old_rows.before_ms, self.old_rows.by, staged.sequence_number or 0, state.positions)
+        expired = Expired(self.old_rows.before_ms, staged.sequence_number or 0, state.positions)
 
         def properties(table: Table) -> dict[str, str]:
             # Dead-letter tables have no totals.
@@ -288,7 +223,7 @@ class _Expiry:
     def _record_nothing_old(self, table: Table) -> None:
         last = last_expiry(table)
         sequence, positions = (last.sequence, last.positions) if last else (0, {})
-        expired = Expired(self.old_rows.before_ms, self.old_rows.by, sequence, positions)
+        expired = Expired(self.old_rows.before_ms, sequence, positions)
         # If another commit comes first, the next run looks again.
         with suppress(CommitFailedException), table.transaction() as transaction:
             transaction.set_properties({EXPIRED: expired.to_json()})

@@ -7,14 +7,13 @@ import dagster as dg
 from pydantic import Field
 
 from kafka_lake.common.text import block, plain
-from kafka_lake.derived.derived_table import DerivedTable, Identifier, Unit, Window, Write
+from kafka_lake.derived.derived_table import DerivedTable, Write
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.orchestration.assets import Presentation
 from kafka_lake.orchestration.checks import rule_check_spec
 from kafka_lake.orchestration.heartbeat import heartbeat
 from kafka_lake.orchestration.keys import default_key, key_of, op_name, pool_name
 from kafka_lake.orchestration.metadata import SPEC, metadata_of, table_address
-from kafka_lake.orchestration.partitions import is_for_partitions
 from kafka_lake.orchestration.steps import as_failures, run_choices
 
 if TYPE_CHECKING:
@@ -23,12 +22,6 @@ if TYPE_CHECKING:
 
 DERIVED_TAG = "kafka_lake/derived_table"
 """Tag of the assets of derived tables; a run that the sensor requests has it with the table's name."""
-UP_TO_DATE_TAG = ".dagster/kafka_lake_up_to_date"
-"""Tag of runs that bring a table with partitions up to date, and are for none of them.
-
-They name one all the same, since Dagster fails a run without a partition if both the asset and what it is made of have
-partitions. Dagster's pages don't show tags with this prefix.
-"""
 AUDIT = "audit"
 _ROW_WISE = "row-wise: each new row of the table under from: is read once"
 _CLASSES: Mapping[Write, str] = {
@@ -48,22 +41,6 @@ class DeriveConfig(dg.Config):
     )
 
 
-_DAGSTERS: Mapping[Unit, Callable[..., dg.TimeWindowPartitionsDefinition]] = {
-    "hourly": dg.HourlyPartitionsDefinition,
-    "daily": dg.DailyPartitionsDefinition,
-    "monthly": dg.MonthlyPartitionsDefinition,
-}
-
-
-def time_partitions_of(spec: DerivedTable) -> dg.TimeWindowPartitionsDefinition | None:
-    """Return the partitions of a derived table's asset, the one that has begun included; None if it has none."""
-    cut = spec.time_partitions
-    if cut is None:
-        return None
-    first = f"{cut.since}-00:00" if cut.unit == "hourly" else cut.since
-    return _DAGSTERS[cut.unit](start_date=first, end_offset=1)
-
-
 def derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetSpec:
     """Return the asset of a derived table."""
     return shown.asset(
@@ -75,8 +52,6 @@ def derived_asset(spec: DerivedTable, shown: Presentation) -> dg.AssetSpec:
             **shown.metadata,
             **({"query": dg.MetadataValue.md(block(spec.sql.strip(), "sql"))} if spec.sql else {}),
         },
-        # A run that is for no partition tells what it did by events.
-        skippable=spec.partitions is not None,
     )
 
 
@@ -94,7 +69,7 @@ def build_derived_asset(
     """
     key, run = key_of(spec.identifier), execute or run_derived
     asset = (asset or derived_asset(spec, shown)).replace_attributes(
-        deps=[_dependency(spec, identifier) for identifier in (*spec.upstream.values(), *spec.joined.values())]
+        deps=[key_of(identifier) for identifier in (*spec.upstream.values(), *spec.joined.values())]
     )
     asset = asset.merge_attributes(metadata={SPEC: spec, **table_address(spec.identifier)}, tags={DERIVED_TAG: ""})
     checks = [
@@ -112,8 +87,6 @@ def build_derived_asset(
         name=op_name(spec),
         specs=[asset],
         check_specs=checks,
-        partitions_def=time_partitions_of(spec),
-        backfill_policy=dg.BackfillPolicy.single_run() if spec.partitions else None,
         pool=pool_name(spec),
         required_resource_keys={"catalog", "spark"},
         config_schema=run_choices(DeriveConfig),
@@ -141,10 +114,9 @@ def run_derived(context: dg.AssetExecutionContext, spec: DerivedTable) -> Iterat
         spark=lambda: resources.spark.live_session(""),
         run_id=context.run_id,
         observer=Observer(step_done=context.log.debug, warn=context.log.warning),
-        published=lambda commit: _tell_partitions(context, spec, commit),
     )
     try:
-        report = derive(spec, engine, config.rebuild, _window(context, spec))
+        report = derive(spec, engine, config.rebuild)
     except GateFailedError as error:
         yield dg.AssetCheckResult(asset_key=key, check_name=AUDIT, passed=True, metadata={"verified": 0})
         yield from (check_result(finding, key) for finding in with_all_rules(error.findings, spec.named_rules))
@@ -161,54 +133,7 @@ def run_derived(context: dg.AssetExecutionContext, spec: DerivedTable) -> Iterat
         *(check_result(finding, key) for finding in with_all_rules(report.findings, spec.named_rules)),
     ]
     metadata = _metadata(spec, report, catalog)
-    if spec.partitions is not None and not _is_for_partitions(context):
-        context.log_event(dg.AssetMaterialization(key, metadata=metadata))
-        yield from checks
-    else:
-        yield dg.MaterializeResult(key, metadata=metadata, check_results=checks)
-
-
-def _dependency(spec: DerivedTable, upstream: Identifier) -> dg.AssetDep:
-    # A day is made of records of any Kafka partition.
-    every = dg.AllPartitionMapping() if spec.partitions is not None else None
-    return dg.AssetDep(key_of(upstream), partition_mapping=every)
-
-
-def up_to_date_tags(spec: DerivedTable) -> dict[str, str]:
-    """Return the tags of a run that brings a table up to date: see `UP_TO_DATE_TAG`."""
-    known = time_partitions_of(spec)
-    last = known.get_last_partition_key() if known is not None else None
-    if last is None:
-        return {}
-    return {
-        "dagster/asset_partition_range_start": last,
-        "dagster/asset_partition_range_end": last,
-        UP_TO_DATE_TAG: "true",
-    }
-
-
-def _is_for_partitions(context: dg.AssetExecutionContext) -> bool:
-    return is_for_partitions(context) and UP_TO_DATE_TAG not in context.run.tags
-
-
-def _window(context: dg.AssetExecutionContext, spec: DerivedTable) -> Window | None:
-    """Return the partitions that the run is for; None if it is to bring the table up to date."""
-    cut = spec.time_partitions
-    if cut is None or not _is_for_partitions(context):
-        return None
-    return Window(cut, *context.partition_time_window)
-
-
-def _tell_partitions(context: dg.AssetExecutionContext, spec: DerivedTable, commit: "DeriveReport") -> None:
-    """Show the partitions of which a commit has brought rows, except the run's own."""
-    known = time_partitions_of(spec)
-    if known is None:
-        return
-    asked = set(context.partition_keys) if _is_for_partitions(context) else set()
-    for partition in commit.partitions:
-        if partition not in asked and known.has_partition_key(partition):
-            metadata = {"snapshot_id": str(commit.snapshot)}
-            context.log_event(dg.AssetMaterialization(key_of(spec.identifier), partition=partition, metadata=metadata))
+    yield dg.MaterializeResult(key, metadata=metadata, check_results=checks)
 
 
 def _sentence(report: "DeriveReport") -> str:

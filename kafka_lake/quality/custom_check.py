@@ -22,8 +22,6 @@ class CheckResult:
     """Result of a custom check.
 
     Args:
-        name: What was checked, as ``amount is positive``.
-        rows: Number of failing rows; None if they weren't counted.
         message: A message for users. It is shown as values of records are: not at all with ``samples: false``.
     """
 

@@ -16,7 +16,7 @@ from kafka_lake.quality.task.rules import BROKEN, UNANSWERED, UNCHANGED, check_f
 from kafka_lake.quality.validation import Validation, ValidationResult, partition_and_offset, refused_by
 from kafka_lake.spec.rule import BY_ARROW, Rule
 
-_IN_SPARK = ("expression", "unique", "foreign_key", "row_count", "null_share")
+_IN_SPARK = ("expression", "unique", "foreign_key", "row_count")
 _ANSWERS = T.StructType(
     [
         T.StructField("topic_id", T.StringType()),

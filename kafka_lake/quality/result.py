@@ -25,11 +25,9 @@ class RuleResult:
 
     Args:
         failed: Rows that break the rule; 1 if the commit as a whole breaks it.
-        nulls: Rows for which the condition is null; they pass. For a `null_share`: rows whose column is null.
         first: The least partition and offset of a row that breaks it.
         unknown: Columns that the rule names and the table doesn't have yet.
         snapshot: For a `foreign_key`: snapshot of the referenced table.
-        checked: Results of a custom check.
     """
 
     rule: Rule
@@ -70,8 +68,6 @@ class RuleResult:
             facts |= {"rows": self.evaluated, **(self.checked.facts if self.checked is not None else {})}
         elif rule.counts_rows:
             facts["rows"] = self.evaluated
-        elif rule.limits_nulls:
-            facts |= {"evaluated": self.evaluated, "null": self.nulls}
         else:
             facts |= {
                 "evaluated": self.evaluated,
@@ -96,8 +92,6 @@ class RuleResult:
             return f"of {self.evaluated} rows, {self.checked.description}"
         if rule.counts_rows:
             return f"the commit has {self.evaluated} rows, and {rule.description}"
-        if rule.limits_nulls:
-            return f"{rule.columns[0]} is null in {self.nulls} of {self.evaluated} rows ({rule.description})"
         first = "" if self.first is None else ", the first in partition {} at offset {}".format(*self.first)
         return f"{self.failed} of {self.evaluated} rows break it ({rule.description}){first}"
 
@@ -119,16 +113,11 @@ def exceeds(limit: int | str | None, failed: int, evaluated: int) -> bool:
     return is_over(allowed, failed, of=evaluated) and not (isinstance(allowed, float) and failed <= FEW)
 
 
-def commit_result(rule: Rule, rows: int, nulls: int = 0) -> RuleResult:
-    """Return the result of a `row_count` or a `null_share` for a commit."""
-    count, share = rule.entry.row_count, rule.entry.null_share
-    if count is not None:
-        broken = rows < (count.min or 0) or (count.max is not None and rows > count.max)
-        return RuleResult(rule, rows, int(broken))
-    assert share is not None, "there are two kinds"
-    allowed = limit_of(share.max, "max")
-    assert isinstance(allowed, float), "the settings were checked"
-    return RuleResult(rule, rows, int(is_over(allowed, nulls, of=rows)), nulls)
+def count_result(rule: Rule, rows: int) -> RuleResult:
+    """Return the result of a `row_count` for a commit."""
+    count = rule.entry.row_count
+    assert count is not None, "the rule is a row_count"
+    return RuleResult(rule, rows, int(rows < (count.min or 0) or (count.max is not None and rows > count.max)))
 
 
 def reason_of(broken: Sequence[Rule]) -> tuple[str, str]:
@@ -153,8 +142,6 @@ class Refused:
 
     Args:
         records: Each once, with ``topic_id``, ``partition``, ``offset`` and ``reason``, an index in ``reasons``.
-        reasons: Error classes and messages.
-        by_rule: Number of dead letters by rule.
     """
 
     records: pa.Table

@@ -22,7 +22,6 @@ class RowRules:
     """The rules of single rows of a table.
 
     Args:
-        tests: What tasks evaluate.
         unknown: Columns that the table lacks, by rule.
     """
 

@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.common.text import seconds_of
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.quality.result import Refused, RuleResult, commit_result
+from kafka_lake.quality.result import Refused, RuleResult, count_result
 from kafka_lake.quality.row_rules import find_column, rule_error
 from kafka_lake.quality.task.rules import PLACE, Path
 from kafka_lake.quality.validation import (
@@ -65,8 +65,6 @@ class _Condition:
 
     Args:
         kept: Whether a row keeps the rule; null if unknown. For a `foreign_key`: true if no column is null.
-        unique: Columns of a `unique`.
-        foreign_key: Columns of a `foreign_key`.
         unknown: Columns that the rule names and the table lacks.
     """
 
@@ -98,11 +96,6 @@ class _Rows:
         if unknown and self.declared:
             raise self._error(rule, f"the table has no column {', '.join(unknown)}")
         values = [F.lit(None) if column is None else column_at(column[0]) for column in columns]
-        if rule.kind == "null_share":
-            has_value = values[0].isNotNull()
-            if self.unchanged is not None and columns[0] is not None:
-                has_value = F.when(~F.array_contains(F.col(self.unchanged), columns[0][0][0]), has_value)
-            return _Condition(rule, has_value, unknown=unknown)
         has_values = F.when(reduce(and_, [value.isNotNull() for value in values]), F.lit(True))
         keys = () if unknown else tuple(values)
         if rule.kind == "unique":
@@ -217,7 +210,7 @@ class _Evaluation:
         rule, rows, known = condition.rule, counts["rows"], counts[f"known_{n}"]
         failed, first = known - counts[f"kept_{n}"], counts[f"first_{n}"]
         if not rule.is_of_rows:
-            return replace(commit_result(rule, rows, failed), unknown=condition.unknown)
+            return replace(count_result(rule, rows), unknown=condition.unknown)
         if condition.unique:
             aggregates = [F.count(F.lit(1)), F.min(partition_and_offset())]
             failed, first = self._run(lambda: self._duplicates(n, condition).agg(*aggregates).collect())[0]

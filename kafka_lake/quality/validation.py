@@ -81,13 +81,11 @@ class Validation:
     """Rules and the rows that they are evaluated on.
 
     Args:
-        topic: Name of the topic, or of what ``what`` says.
         column: The metadata column; without it no row can be refused.
         declared: Whether the settings declare all columns.
         existing: The table's rows, if each `unique` includes them.
         earlier: The table's rows for a `unique` with `within`.
         unchanged: Name of the column that lists the columns without a value; None if all rows are complete.
-        tables: Tables of foreign keys by name.
         samples: Whether messages of custom checks may be shown.
         mask: Regular expressions to redact in these messages.
     """

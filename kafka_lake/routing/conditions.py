@@ -236,7 +236,6 @@ class NewValues:
     """Values of a commit's records that have no table yet.
 
     Args:
-        admission: Which values get a table.
         records: The number of records whose value gets none.
     """
 

@@ -41,7 +41,6 @@ def decoder_of(spec: TopicTable, connections: Connections, state: TableState | N
         order_by=spec.order_by,
         of_record=spec.has_envelope and not spec.key,
         looks=spec.has_envelope or bool(value.format.is_json and columns and columns != (spec.key_column,)),
-        placeholder=spec.unavailable_value_placeholder,
         max_columns=spec.max_columns,
         left_out=None if spec.ignores_new_fields else spec.except_columns,
     )

@@ -36,10 +36,7 @@ class Finding:
     """The result of a check.
 
     Args:
-        check: The check's name: one of `CHECKS`, or a rule's.
         problems: Problems with place and count; empty if the check passed.
-        facts: Figures for the check's page.
-        changes: Changes of columns.
         warns: Whether a problem is only a warning, and the commit is published.
     """
 
@@ -99,19 +96,11 @@ class Commit:
     """One published snapshot.
 
     Args:
-        ranges: The offsets read.
-        after: The position in the snapshot.
         rows_by_partition: Rows by Kafka partition; empty without a metadata column.
-        kind: As in `Plan.kind`.
-        classes: The dead letters by class.
         waited: The age of the records at publication; None if no record has a timestamp, or for a replay.
         published_at: When readers could see the commit, in seconds since the epoch; None if unknown.
-        bytes_read: Bytes of keys, values and headers.
-        elsewhere: Records that are not this table's.
         ignored: Records that no table takes, with ``unmatched: ignore``.
         without_table: Records whose value has no table.
-        untimed: Records whose Kafka timestamp is out of range, and null in the table.
-        decoded_singly: Records that were decoded one by one, which is slower.
     """
 
     snapshot: int
@@ -176,12 +165,7 @@ def moment(at: datetime) -> str:
 
 @dataclass(frozen=True)
 class Waited:
-    """The age of records when readers could see them, by their Kafka timestamps.
-
-    Args:
-        oldest: Age of the oldest, in seconds.
-        newest: Age of the newest, in seconds.
-    """
+    """The age of records when readers could see them, by their Kafka timestamps."""
 
     oldest: float
     newest: float

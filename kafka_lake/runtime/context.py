@@ -154,13 +154,7 @@ def ignore(*_: Any) -> None:
 
 @dataclass(frozen=True)
 class Observer:
-    """Progress callbacks. An exception in a callback fails the run.
-
-    Args:
-        step_done: Called with the name of each finished step.
-        on_commit: Called with each published commit and its plan.
-        warn: Called with each line of warning: retries, refused publications, recovered positions.
-    """
+    """Progress callbacks. An exception in a callback fails the run."""
 
     step_done: Callable[[str], None] = ignore
     on_commit: Callable[[Commit, Plan], None] = ignore
@@ -189,8 +183,6 @@ class Connections:
     Args:
         kafka_options: Connection and security as options of Spark's Kafka source.
         spark: Returns the session. The first call may start Spark, so it isn't called before there is work.
-        retry: The retries of temporary errors.
-        registry: None if no schema registry is configured.
         frames: Queries for the keys of records in Spark's frames.
         record_sizes: Samples the size of records at a number of places in ranges of a topic.
     """
@@ -210,11 +202,7 @@ class Context:
     """The context of a run.
 
     Args:
-        spec: The topic and its table.
-        run_id: Part of branch names, snapshot summaries and dead letters.
         sleep: Pauses for a number of seconds between attempts; its exception ends the run.
-        decoding: Decodes and writes records.
-        timings: Seconds of the next commit's steps so far.
         begins: Start offsets of a table without a position, by partition; they override `starting_offsets`.
     """
 

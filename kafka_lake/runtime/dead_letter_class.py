@@ -13,7 +13,6 @@ class DeadLetterClass:
     """The dead letters of a commit with one error class, and a sample.
 
     Args:
-        partition: Kafka partition of the sample.
         offset: Offset of the sample, the first of its class in that partition.
         message: The sample's error, which may quote its value; empty after redaction.
         value: The beginning of the sample's value, as text; empty after redaction.

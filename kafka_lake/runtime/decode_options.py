@@ -28,9 +28,6 @@ class SchemaPlan:
     """The columns to decode into, and how they differ from the table's.
 
     Args:
-        renamed: Columns of the table that get another name.
-        ignored: Columns that the policy leaves out.
-        refused: Changes that the policy forbids.
         conflicts: Values that fit no column of the table, and where they go.
     """
 
@@ -47,9 +44,6 @@ class Batch:
 
     Args:
         state: The table, with the columns that the batch needs.
-        decoder: The decoder of the records.
-        target: The columns to decode into.
-        refused: Records that rules refuse; None if there are none.
         may_stop: Whether to stop early when records show columns that the table lacks.
     """
 
@@ -69,13 +63,11 @@ class Written:
     """The written data files of a batch, in no snapshot yet.
 
     Args:
-        files: Iceberg's descriptions of the files.
         counts: The batch's metrics, as `batch_metrics` and the decoder name them.
         with_errors: Gives the records with ``error_class`` and ``error_message``, or only those that failed, lazy.
         spans: The rows by task and Kafka partition; None if only a scan can count them.
         rules: Results of the rules of single rows; None if there are none.
         classes: The failed records by class; None if they haven't been counted by class.
-        properties: Snapshot properties of the batch.
         has_stopped: Whether records are missing, since others showed columns that the table lacks.
     """
 
@@ -100,9 +92,7 @@ class Decoded:
     """A batch of records, decoded.
 
     Args:
-        rows: The rows, lazy.
         counts: Returns the batch's metrics, after the rows have been written.
-        with_errors: Returns the records with ``error_class`` and ``error_message``, lazy.
     """
 
     rows: DataFrame

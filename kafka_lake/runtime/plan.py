@@ -8,12 +8,7 @@ from kafka_lake.common.offsets import Loss, OffsetRange, Position
 
 @dataclass(frozen=True)
 class Share:
-    """Counts of a plan's records, for one of several tables of a topic.
-
-    Args:
-        records: Records of the table.
-        elsewhere: Records of other tables, or of none.
-    """
+    """Counts of a plan's records, for one of several tables of a topic."""
 
     records: int
     elsewhere: int
@@ -30,12 +25,9 @@ class Plan:
         kind: ``append`` continues at the table's position; ``replace`` replaces rows of some offsets; ``reset`` sets
             the position; ``dead_letter_replay`` adds rows of dead letters; ``adopt`` sets the position of a table that
             another writer has filled.
-        deletes: Offsets whose rows the commit deletes.
         keep_missing: Whether a replacement keeps rows whose records Kafka no longer has.
-        losses: Offsets that are recorded as lost.
         undecodable: The error with which the records become dead letters undecoded; None to decode them.
         adopted_from: The writer of an adopted table and its number of rows; None otherwise.
-        share: The counts for one of several tables; None if all records are the table's.
         by_client: Whether this process reads the records, since Spark's Kafka source can't read one of them.
         one_by_one: Whether records are polled singly, so that none behind a range is in memory.
         record_bytes: Bytes of the largest sampled record; 0 if none was sampled.
@@ -160,8 +152,6 @@ class ReplayRange:
     Args:
         start: ``earliest``, an offset, an ISO 8601 time, or offsets by partition as in ``0:17,1:4``; inclusive.
         end: The same, or ``latest``; exclusive. Never beyond the table's position.
-        partitions: Kafka partitions; None for all.
-        keep_missing: Keep rows whose records Kafka no longer has, instead of refusing.
     """
 
     start: str = "earliest"

@@ -1,4 +1,4 @@
-"""A table's rows at a snapshot, and the metadata column with the keys of their records."""
+"""A table's rows at a snapshot, and its state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.table import Table
 
 from kafka_lake.catalog.positions import TableState, read_state
-from kafka_lake.errors import ConfigurationError
 from kafka_lake.spec.topic_table import TopicTable
 
 if TYPE_CHECKING:
@@ -25,21 +24,6 @@ def added_between(spark: Any, name: str, before: int, snapshot: int) -> DataFram
     reader = spark.read.format("iceberg").option("start-snapshot-id", str(before))
     frame: DataFrame = reader.option("end-snapshot-id", str(snapshot)).load(name)
     return frame
-
-
-def metadata_column_of(spec: TopicTable) -> str:
-    """Return the metadata column.
-
-    Raises:
-        ConfigurationError: If the table has none.
-    """
-    if spec.metadata_column is None:
-        raise ConfigurationError(
-            f"Topic {spec.topic}: without a metadata column the rows of table {'.'.join(spec.identifier)} don't have "
-            "the keys of their records.",
-            "Rows can be replaced and moved in tables with a metadata_column only.",
-        )
-    return spec.metadata_column
 
 
 def state_of(spec: TopicTable, table: Table) -> TableState:

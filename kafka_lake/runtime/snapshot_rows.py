@@ -90,12 +90,6 @@ def plain(columns: pa.Schema) -> pa.Schema:
 class SnapshotRows:
     """The rows of a table at a snapshot.
 
-    Args:
-        snapshot: None for a table without a snapshot.
-
-    Attributes:
-        columns: The table's current columns.
-
     Raises:
         TableError: If DuckDB can't read the table's files as Iceberg asks.
     """

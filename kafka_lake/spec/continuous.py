@@ -13,7 +13,6 @@ class Continuous:
         trigger: Shortest time between the starts of two commits.
         time_limit: No commit starts after this time; the sensor starts another run when there is work.
         idle: The run ends after this time without new records; with 0, as soon as there is nothing to do.
-        compact_every: Commits between two compactions of small files; None for no compaction.
         report_every: Shortest time between two reports of materializations and check results.
 
     Raises:

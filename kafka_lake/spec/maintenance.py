@@ -8,26 +8,9 @@ from pydantic import Field
 
 from kafka_lake.common.text import limit_of, seconds_of
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.spec.settings import Duration, OptionalText, Problem, Settings, ShortFor, Text
+from kafka_lake.spec.settings import Duration, Problem, Settings, ShortFor, Text
 
 _CRON = re.compile(r"@(hourly|daily|weekly|monthly|yearly)|[\d*/,A-Za-z-]+( [\d*/,A-Za-z-]+){4}")
-
-
-class RowRetention(Settings):
-    """How long rows stay: text alone is `older_than`."""
-
-    older_than: Duration = Field(
-        description="Age at which rows and dead letters are deleted. A row may stay up to a tenth longer, at most a "
-        "day.",
-        examples=["90d"],
-    )
-    by: OptionalText = Field(
-        default=None,
-        description="Column with the row's time, of type timestamp or date; `struct.field` for a nested one. "
-        "Default: `_kafka.timestamp`. Without a time zone it is UTC. Rows without a time stay. Dead letters always "
-        "use the Kafka timestamp.",
-        examples=["created_at"],
-    )
 
 
 class Verification(Settings):
@@ -63,11 +46,11 @@ class Verification(Settings):
 class Maintenance(Settings):
     """How tables are kept fast, and for how long their past is kept. Everything has a default."""
 
-    row_retention: Annotated[RowRetention | None, ShortFor("older_than")] = Field(
+    row_retention: Duration | None = Field(
         default=None,
-        description="Delete rows and dead letters older than this, by Kafka timestamp or, with `by`, by a column. "
-        "`null` keeps them. Only for `write: append`.",
-        examples=["90d", {"older_than": "90d", "by": "created_at"}],
+        description="Delete rows and dead letters older than this, by Kafka timestamp. A row may stay up to a tenth "
+        "longer, at most a day. `null` keeps them. Only for `write: append`.",
+        examples=["90d"],
     )
     enabled: bool | None = Field(
         default=None,
@@ -95,7 +78,7 @@ class Maintenance(Settings):
     def problems(self) -> Iterator[Problem]:
         """Give a retention that would keep no row."""
         if self.row_retention is not None and not self.row_retention_seconds:
-            why = f"{self.row_retention.older_than} would delete every row. Write null to keep all rows"
+            why = f"{self.row_retention} would delete every row. Write null to keep all rows"
             yield ("row_retention",), why
 
     def over(self, defaults: "Maintenance | None") -> "Maintenance":
@@ -111,9 +94,4 @@ class Maintenance(Settings):
     @property
     def row_retention_seconds(self) -> float | None:
         """Return the age at which a row expires; None if no row expires."""
-        return None if self.row_retention is None else seconds_of(self.row_retention.older_than)
-
-    @property
-    def row_time_column(self) -> str | None:
-        """Return the column with the time of a row; None for Kafka's timestamp."""
-        return None if self.row_retention is None else self.row_retention.by
+        return None if self.row_retention is None else seconds_of(self.row_retention)

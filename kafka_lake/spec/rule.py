@@ -16,8 +16,7 @@ from kafka_lake.spec.settings import Limit, OptionalText, Problem, Settings, Tex
 OnFailure = Literal["dead_letter", "fail", "warn"]
 ON_FAILURE: tuple[OnFailure, ...] = get_args(OnFailure)
 Kind = Literal[
-    "not_null", "accepted_values", "range", "pattern", "expression", "unique", "foreign_key", "row_count", "null_share",
-    "check",
+    "not_null", "accepted_values", "range", "pattern", "expression", "unique", "foreign_key", "row_count", "check",
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 OF_ROWS: tuple[Kind, ...] = (
@@ -152,24 +151,6 @@ class RowCount(RuleKind):
             yield f"from min: {self.min} to max: {self.max} there is no number of rows"
 
 
-class NullShare(RuleKind):
-    """A column is null in at most this share of a commit's rows."""
-
-    column: Text
-    max: Text
-
-    def _problems(self) -> Iterator[str]:
-        try:
-            share = limit_of(self.max, "max")
-        except ConfigurationError as error:
-            yield str(error)
-            return
-        if not isinstance(share, float):
-            yield f"max: {self.max} isn't a share. Write it as 5%"
-        elif share >= 1:
-            yield f"null_share never fails: max: is {self.max}. Write less than 100%"
-
-
 class RuleEntry(Settings):
     """An entry of ``rules``: exactly one kind of rule, and what a failure does."""
 
@@ -223,11 +204,6 @@ class RuleEntry(Settings):
         default=None,
         description="The commit has `min` to `max` rows, inclusive; one may be omitted.",
         examples=[{"min": 1}],
-    )
-    null_share: NullShare | None = Field(
-        default=None,
-        description="The column is null in at most this share of the commit's rows.",
-        examples=[{"column": "coupon", "max": "5%"}],
     )
     check: OptionalText = Field(
         default=None,
@@ -304,10 +280,6 @@ class Rule:
     """One rule of a topic.
 
     Args:
-        name: Its name, unique among the topic's.
-        columns: The columns that it is about; none for an expression and for a count of rows.
-        entry: Where it comes from, with what the kind asks for.
-        on_failure: What it does where it is broken.
         fail_above: How many rows may break it, as the settings have it; None for any number.
     """
 
@@ -354,16 +326,6 @@ class Rule:
         return self.kind == "row_count"
 
     @property
-    def limits_nulls(self) -> bool:
-        """Return whether it is about the share of nulls."""
-        return self.kind == "null_share"
-
-    @property
-    def is_about_numbers(self) -> bool:
-        """Return whether it is about how many rows a commit has, in all or without a value."""
-        return self.counts_rows or self.limits_nulls
-
-    @property
     def requires_values(self) -> bool:
         """Return whether a null breaks it."""
         return self.kind == "not_null"
@@ -380,8 +342,6 @@ class Rule:
             return f"{column} matches {entry.pattern.regex}"
         if entry.row_count is not None:
             return f"the number of rows is {_from_to(entry.row_count.min, entry.row_count.max)}"
-        if entry.null_share is not None:
-            return f"{column} is null in at most {entry.null_share.max} of the rows"
         if entry.foreign_key is not None:
             return f"{column} is in {entry.foreign_key.table} ({', '.join(entry.foreign_key.target)})"
         if entry.check is not None:

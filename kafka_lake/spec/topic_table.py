@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass, rebuild_dataclass
@@ -126,7 +126,7 @@ class TopicTable:
     partition_by: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
     table_properties: Mapping[str, str] = Field(default_factory=dict)
-    metadata_column: ColumnName | None = "_kafka"
+    metadata_column: ClassVar[str] = "_kafka"
     start: str = "earliest"
     max_records_per_commit: int = Field(default=5_000_000, ge=1)
     max_bytes_per_commit: Annotated[int, Field(ge=1)] | None = 2_000_000_000
@@ -147,7 +147,6 @@ class TopicTable:
     key_format: str | None = None
     key_column: ColumnName = "_key"
     key_schema: str | None = None
-    key_schema_file: str | None = None
     infer_timestamps: bool = False
     evolution: EvolutionMode = "evolve"
     on_incompatible: OnIncompatible = "dead_letter"
@@ -159,7 +158,6 @@ class TopicTable:
     key: tuple[str, ...] = ()
     order_by: tuple[str, ...] = ()
     envelope: Envelope = "none"
-    unavailable_value_placeholder: str = "__debezium_unavailable_value"
     deletes: DeleteMode = "apply"
     delete_when: str | None = None
     keep_deletes: str = "7d"
@@ -359,11 +357,7 @@ class TopicTable:
 
 @dataclass(frozen=True)
 class Route:
-    """Records of a topic that go to a table of their own.
-
-    Args:
-        to: The table's settings; topic and cluster are the topic's.
-    """
+    """Records of a topic that go to a table of their own."""
 
     when: When
     to: TopicTable
@@ -376,7 +370,6 @@ class RouteBy:
     Args:
         name: Of the field; of a source's table, the envelope.
         to: The settings of these tables except their names; topic and cluster are the topic's.
-        max_tables: How many values may have a table.
         known: Those that have one: value, namespace, table.
     """
 

@@ -27,7 +27,7 @@ class NewestChanges:
     def key(self) -> str:
         """Return the key of the table's rows in DuckDB's SQL."""
         columns = [quoted(each) for each in key_columns(self._spec, self._state.table)]
-        columns = columns or [f"{quoted(self._spec.metadata_column or '')}.key"]
+        columns = columns or [f"{quoted(self._spec.metadata_column)}.key"]
         return f"struct_pack({', '.join(f'k{number} := {column}' for number, column in enumerate(columns))})"
 
     def add(self, records: DataFrame, window: Window, given_up: np.ndarray) -> np.ndarray:
@@ -110,7 +110,7 @@ def add_places(database: Database, report: Report, kind: str, topic: str, *, que
 def overlapping_versions(database: Database, rows: str, spec: TopicTable, state: TableState, *, report: Report) -> None:
     """Report versions of a history that end after the next version of their key begins."""
     columns = key_columns(spec, state.table)
-    kafka, start, end = quoted(spec.metadata_column or ""), quoted(VALID_FROM), quoted(VALID_TO)
+    kafka, start, end = quoted(spec.metadata_column), quoted(VALID_FROM), quoted(VALID_TO)
     key = ", ".join(map(quoted, columns)) or f"{kafka}.key"
     versions = f"SELECT * FROM ({rows}) WHERE NOT {quoted(DELETED)} AND ({end} IS NULL OR {start} < {end})"
     following = f"lead({start}) OVER (PARTITION BY {key} ORDER BY {start}, {end} NULLS LAST)"

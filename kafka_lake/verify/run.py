@@ -34,7 +34,7 @@ from kafka_lake.routing.conditions import OWN, ROUTE, ROUTES, UNMATCHED, routed,
 from kafka_lake.runtime.choose_decoder import decoder_of
 from kafka_lake.runtime.context import Connections, ignore
 from kafka_lake.runtime.plan import Plan, chunk
-from kafka_lake.runtime.record_keys import metadata_column_of, state_of
+from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.runtime.snapshot_rows import SnapshotRows, file_errors, literal, open_database, quoted
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.verify.newest import NewestChanges, overlapping_versions
@@ -128,7 +128,7 @@ class _OfTopic:
         is_first: bool,
     ) -> None:
         self._topic, self._spec, self._connections, self._since = topic, spec, connections, since
-        self._report, self._progress, self._state, self._column = report, progress, state, metadata_column_of(spec)
+        self._report, self._progress, self._state, self._column = report, progress, state, spec.metadata_column
         if state.position is None:
             raise TableError(f"Table {report.table} has no position in topic {spec.topic}.", "Run the topic once.")
         self._position: Position = state.position
@@ -359,10 +359,9 @@ class _OfTopic:
             return
         rows = last_expiry(self._state.table)
         letters = last_expiry(self._dead_letter_table) if self._dead_letter_table else None
-        by_time = rows is not None and rows.by == f"{self._column}.timestamp"
         for batch in self._records(window, mask):
             stamps = pc.fill_null(batch.column("timestamp").cast(pa.int64()), 2**62).to_numpy() // 1000
-            if rows is not None and by_time:
+            if rows is not None:
                 old = stamps < rows.before_ms
                 counts["expired_rows"] += int(old.sum())
                 batch, stamps = batch.filter(pa.array(~old)), stamps[~old]
@@ -376,10 +375,6 @@ class _OfTopic:
                 failed = np.zeros(len(failed), dtype=bool)
             if letters is not None:
                 failed &= stamps >= letters.before_ms
-            if rows is not None and not by_time:
-                old = missing & _is_older(decoded.rows, rows.by.split("."), rows.before_ms)
-                counts["expired_rows"] += int(old.sum())
-                missing &= ~old
             partitions, offsets = (batch.column(part).to_numpy() for part in ("partition", "offset"))
             for kind, wrong in (("missing", missing), ("dead_letter_missing", failed)):
                 for p in np.unique(partitions[wrong]).tolist():
@@ -424,13 +419,3 @@ class _OfTopic:
 
 def _span(window: Window) -> tuple[int, int]:
     return min((r.start for r in window.ranges), default=0), max((r.end for r in window.ranges), default=0)
-
-
-def _is_older(rows: pa.StructArray, path: list[str], before_ms: int) -> np.ndarray:
-    """Return which rows have a time before a moment."""
-    column = rows
-    for part in path:
-        column = pc.struct_field(column, part)
-    moments = column.cast(pa.timestamp("ms", getattr(column.type, "tz", None)), safe=False).cast(pa.int64())
-    old: np.ndarray = pc.fill_null(pc.less(moments, before_ms), False).to_numpy(zero_copy_only=False)
-    return old

@@ -84,7 +84,7 @@ class Comparison:
             return
         chosen = np.zeros(len(window), dtype=bool)
         chosen[list(self._records)] = True
-        kafka, offset = quoted(self._spec.metadata_column or ""), quoted("offset")
+        kafka, offset = quoted(self._spec.metadata_column), quoted("offset")
         same = f"r.{kafka}.partition = s.p AND r.{kafka}.{offset} = s.o"
         near = f"SELECT r.* FROM ({rows}) AS r SEMI JOIN sampled AS s ON {same}"
         row = f"SELECT p, o, content FROM ({live(near)}) WHERE code = 0 AND NOT mark"
@@ -103,7 +103,7 @@ class Comparison:
             database.unregister("sampled")
 
     def _row(self, record: Message, row: Mapping[str, Any]) -> None:
-        origin = row[self._spec.metadata_column or ""]
+        origin = row[self._spec.metadata_column]
         different = self._compare_origin(record, origin)
         stamp = origin["timestamp"]
         if stamp is not None and _micros(stamp) != record.timestamp()[1] * 1000:

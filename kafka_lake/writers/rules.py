@@ -8,11 +8,10 @@ from pyspark.sql import functions as F
 
 from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.cdc.task.change import READ, UPSERT
-from kafka_lake.quality.result import RuleResult, commit_result
+from kafka_lake.quality.result import RuleResult, count_result
 from kafka_lake.quality.validation import ReferencedTable, Validation, ValidationResult, referenced_tables
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
-from kafka_lake.runtime.record_keys import metadata_column_of
 from kafka_lake.spec.rule import Rule
 from kafka_lake.writers.dead_letters import added_rows
 from kafka_lake.writers.staged import StagedTable
@@ -27,7 +26,7 @@ def check_rows(context: Context, plan: Plan, staged: StagedTable, declared: bool
     results = {result.rule: result for result in staged.rules or ()}
     if staged.rows and not any(rule.is_in_tasks and rule not in results for rule in rules):
         # No rule that is still to be checked can refuse rows before they are counted.
-        results |= {rule: commit_result(rule, staged.rows) for rule in rules if rule.counts_rows}
+        results |= {rule: count_result(rule, staged.rows) for rule in rules if rule.counts_rows}
     left, validation = tuple(rule for rule in rules if rule not in results), ValidationResult()
     if not staged.rows:
         results |= {rule: _without_rows(rule, plan) for rule in left}
@@ -60,7 +59,7 @@ def check_events(context: Context, plan: Plan, events: DataFrame, *, declared: b
         topic=context.spec.topic,
         rules=rules,
         rows=with_row.select(*columns, UNCHANGED),
-        column=metadata_column_of(context.spec),
+        column=context.spec.metadata_column,
         declared=declared,
         unchanged=UNCHANGED,
         tables=_referenced_tables(context, rules),
@@ -83,12 +82,12 @@ def _validation(
             # An earlier commit has published the row that a duplicate repeats.
             existing = rows
         if any(rule.entry.within is not None for rule in rules):
-            earlier = _without_replayed(rows, plan, metadata_column_of(spec))
+            earlier = _without_replayed(rows, plan, spec.metadata_column)
     return Validation(
         topic=spec.topic,
         rules=rules,
         rows=added_rows(context, spec.identifier, staged),
-        column=metadata_column_of(spec),
+        column=spec.metadata_column,
         declared=declared or spec.transform is not None,
         existing=existing,
         earlier=earlier,
@@ -121,12 +120,12 @@ def _rules(context: Context, plan: Plan) -> tuple[Rule, ...]:
         return ()
     if plan.replays_dead_letters:
         # The number of replayed rows says nothing about the producer.
-        return tuple(replace(rule, fail_above=None) for rule in rules if not rule.is_about_numbers)
+        return tuple(replace(rule, fail_above=None) for rule in rules if not rule.counts_rows)
     return rules
 
 
 def _without_rows(rule: Rule, plan: Plan) -> RuleResult:
     records = plan.share.records if plan.share else plan.records_at_most
-    if not rule.is_about_numbers or not records:
+    if not rule.counts_rows or not records:
         return RuleResult(rule, 0, 0)
-    return commit_result(rule, 0)
+    return count_result(rule, 0)

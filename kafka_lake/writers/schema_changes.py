@@ -221,7 +221,7 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
     refuse_excepted_key(spec, decoder.row_key)
     plan = plan_schema(spec, decoder, None)
     refuse_changes(spec, plan.refused)
-    if not plan.target.columns.fields and not ((spec.start == "latest" or undecodable) and spec.metadata_column):
+    if not plan.target.columns.fields and not (spec.start == "latest" or undecodable):
         # A table that starts at the latest offset exists for its position before there are records.
         raise TableError(
             f"Topic {spec.topic}: none of the {records.count()} examined records has a field by format {spec.format} "

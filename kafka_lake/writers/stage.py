@@ -205,7 +205,7 @@ def _properties(source: _Source, dead_letters_before: TableState | None) -> dict
         dead_letters_before is not None and known_dead_letters(context, plan, dead_letters_before) is not None
     )
     # Rows of upsert tables and histories don't name all their records, so they can't be compared with dead letters.
-    if has_obsolete and not context.spec.is_keyed and context.spec.metadata_column:
+    if has_obsolete and not context.spec.is_keyed:
         properties[UNRECONCILED] = context.run_id
     return properties
 
@@ -453,6 +453,6 @@ def _unkept(context: Context, decoder: Decoder, untimed: int) -> dict[str, str]:
     spec = context.spec
     unkept = {path: why for path, why in decoder.not_stored().items() if path.split(".")[0] not in spec.except_columns}
     if untimed:
-        path = f"{spec.metadata_column}.timestamp" if spec.metadata_column else "Kafka's timestamp"
+        path = f"{spec.metadata_column}.timestamp"
         unkept[path] = without_time(untimed)
     return unkept

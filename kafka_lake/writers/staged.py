@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -34,7 +33,6 @@ class StagedTable:
         size: Their bytes.
         spans: As in `Written`.
         rules: As in `Written`.
-        data_files: As in `Written`; empty if Spark wrote them.
     """
 
     branch: StagingBranch
@@ -46,7 +44,6 @@ class StagedTable:
     size: int
     spans: tuple[Span, ...] | None = None
     rules: tuple[RuleResult, ...] | None = None
-    data_files: tuple[Any, ...] = ()
     summary: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -136,6 +133,5 @@ def staged_table(
         size=int(summary.get("added-files-size", 0)),
         spans=written.spans if written else None,
         rules=written.rules if written else None,
-        data_files=written.files if written else (),
         summary=summary,
     )

@@ -176,7 +176,7 @@ def test_odd_field_names_become_columns(records: Records) -> None:
         *[("wrong_type", f'Column {name} (int) got "x". {ANOTHER_TYPE}') for name in ODD],
         *[("null_in_required_column", f"Required, but null or missing: {name}.") for name in ODD],
     ]
-    (row,) = rows_of(decoded, spec(metadata_column=None)).collect()
+    (row,) = rows_of(decoded, spec()).drop("_kafka").collect()
     assert row.asDict() == good
 
 
@@ -356,7 +356,6 @@ def test_without_errors_the_frame_is_left_as_it_is(records: Records) -> None:
 @pytest.mark.parametrize(
     ("topic", "ddl", "match"),
     [
-        (marked("refuses_odd", metadata_column=None), "id bigint", "Topic t: .*refuses_odd sets _error, but without a"),
         (marked("refuses_odd"), "id bigint, _error string", "Topic t: .* which the topic's values have too"),
         (marked("passes"), "id bigint, _error string", "Topic t: .* which the topic's values have too"),
         (marked("numbers_errors"), "id bigint", "Topic t: .* gives _error the type int"),

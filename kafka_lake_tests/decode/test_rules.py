@@ -18,7 +18,6 @@ from kafka_lake.spec.rule import (
     BY_ARROW,
     AcceptedValues,
     ForeignKey,
-    NullShare,
     OnFailure,
     Pattern,
     Range,
@@ -268,17 +267,10 @@ def test_unique_may_look_at_the_rows_of_earlier_commits(frame: Callable[[Sequenc
 
 def test_rules_about_a_commit(frame: Callable[[Sequence[Row]], DataFrame]) -> None:
     rows = rows_by(random.Random(1), 40)
-    for number, row in enumerate(rows):
-        row["s"] = None if number < 10 else "x"
-    entries = [
-        RuleEntry(null_share=NullShare(column="s", max=share), name=f"at_{share[:2]}") for share in ("24%", "25%")
-    ]
     counts = [RowCount(min=41), RowCount(min=40, max=40), RowCount(min=0, max=39)]
-    entries += [RuleEntry(row_count=count, name=f"of_{count.min}") for count in counts]
+    entries = [RuleEntry(row_count=count, name=f"of_{count.min}") for count in counts]
     verdict = asked(frame(rows), rules_of(entries))
     assert [(r.rule.name, r.failed, r.fails) for r in verdict.results] == [
-        ("at_24", 1, True),
-        ("at_25", 0, False),
         ("of_41", 1, True),
         ("of_40", 0, False),
         ("of_0", 1, True),

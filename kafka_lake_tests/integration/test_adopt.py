@@ -20,7 +20,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from kafka_lake.catalog.positions import ADOPTED, ADOPTED_AT, ADOPTED_FROM, POSITION, head_of, summary_of
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.errors import AdoptionRefusedError, ConfigurationError, TableError
-from kafka_lake.ingest.adopt import Adoption, FromGroup, FromKafkaConnect, FromOffsets, Source, plan_adoption
+from kafka_lake.ingest.adopt import Adoption, FromKafkaConnect, FromOffsets, Source, plan_adoption
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import adopt, ingest, replay, reset
 from kafka_lake.runtime.context import Connections, Observer
@@ -178,13 +178,12 @@ def test_adoption_is_one_empty_commit_that_names_its_source(
     spec = topic.spec(DDL)
     table = filled(spec, topic, connections())
     head = head_of(table)
-    commit_group(topic, f"olake-{topic.name}", {0: 2, 1: 2})
-    run_adoption(spec, connections(), FromGroup(f"olake-{topic.name}"))
+    run_adoption(spec, connections(), FromOffsets("0:2,1:2"))
     snapshot = view(spec).table.current_snapshot()
     assert snapshot is not None
     assert snapshot.parent_snapshot_id == head
     summary = summary_of(snapshot)
-    assert (summary[ADOPTED], summary[ADOPTED_FROM]) == ("4", f"consumer group olake-{topic.name}")
+    assert (summary[ADOPTED], summary[ADOPTED_FROM]) == ("4", "--from-offsets")
     position = Position.from_json(summary[POSITION])
     described = connections().cluster.watermarks_of(topic.name).identity
     assert position.identity == described
@@ -218,8 +217,6 @@ def test_sink_is_taken_over_after_its_last_commit_only(
     with pytest.raises(AdoptionRefusedError, match="has no offset for partition 0, 1"):
         plan_adoption(spec, connections(), source)
     commit_group(topic, group, {0: 2, 1: 2})
-    with pytest.raises(AdoptionRefusedError, match=f"Use --from-kafka-connect {topic.name}"):
-        plan_adoption(spec, connections(), FromGroup(group))
 
     control.send(b"CommitToTable")
     control.send(b"CommitComplete")
@@ -280,21 +277,21 @@ def test_offsets_that_kafka_has_deleted_are_refused(
         plan_adoption(spec, connections(), FromOffsets("0:2,1:2"))
 
 
-def test_a_group_that_somebody_is_in_is_refused(new_topic: NewTopic, connections: NewConnections) -> None:
+def test_connector_that_still_runs_is_refused(new_topic: NewTopic, connections: NewConnections) -> None:
     from confluent_kafka import Consumer
 
     topic = new_topic(2)
     spec = topic.spec(DDL)
-    filled(spec, topic, connections())
-    group = f"live-{topic.name}"
+    group = f"connect-{topic.name}"
+    filled(spec, topic, connections(), {f"kafka.connect.offsets.{topic.name}.{group}": '{"0":0}'})
     consumer = Consumer(
         {**connections().cluster.properties, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}
     )
     try:
         consumer.subscribe([topic.name])
         wait_for(lambda: consumer.poll(0.2) is not None, 20)
-        with pytest.raises(AdoptionRefusedError, match=f"consumer group {group} still runs"):
-            plan_adoption(spec, connections(), FromGroup(group))
+        with pytest.raises(AdoptionRefusedError, match=f"connector {topic.name} still runs"):
+            plan_adoption(spec, connections(), FromKafkaConnect(topic.name))
     finally:
         consumer.close()
 
@@ -374,7 +371,9 @@ def test_adopt_command_refuses_conflicting_options(
     spec = topic.spec("id bigint, name string not null")
     table = filled(spec, topic, connections())
     name = ".".join(spec.identifier)
-    both = command_line([spec], "adopt", name, "--topic", topic.name, "--from-offsets", "0:2", "--from-group", "g")
+    both = command_line(
+        [spec], "adopt", name, "--topic", topic.name, "--from-offsets", "0:2", "--from-kafka-connect", "c"
+    )
     assert (both.exit_code, "Give exactly one" in both.output) == (1, True)
     other = command_line([spec], "adopt", "it.other", "--topic", topic.name, "--from-offsets", "0:2,1:2")
     assert (other.exit_code, f"names table {name}, not it.other" in " ".join(other.output.split())) == (1, True)

@@ -264,7 +264,7 @@ def test_derived_tables_match_plain_computation(world: World, monkeypatch: pytes
     check(world, specs)
 
     # A part of the topic is read again by another transform.
-    changed = world.spec.model_copy(update={"transform": RAISED})
+    changed = replace(world.spec, transform=RAISED)
     replay(changed, world.connections(), "again", ReplayRange("0:2,1:3", "0:6,1:5"))
     world.raised = {(p, o) for p, o in world.sent if (p == 0 and 2 <= o < 6) or (p == 1 and 3 <= o < 5)}
     reports = [world.derive(spec) for spec in specs]
@@ -426,7 +426,7 @@ def test_derived_run_reports_reads_and_refuses_changed_query(
     assert sorted(row["Id"] for row in rows) == [1, 2, 3]
     assert {row["store"] for row in rows} == {row["store"] for row in world.sent.values()}, "a new column"
     rules_that_fail = (RuleEntry(expression="id < 3"), RuleEntry(unique=("store",), on_failure="warn"))
-    other = replace(other, rules=rules_that_fail)
+    other = other.model_copy(update={"rules": rules_that_fail})
     evaluations = materialized(other).get_asset_check_evaluations()
     assert {each.check_name: each.passed for each in evaluations} == {
         "audit": True, "rule_expression_id_3": True, "rule_unique_store": True,
@@ -434,8 +434,8 @@ def test_derived_run_reports_reads_and_refuses_changed_query(
     for _ in range(3):
         world.topic.send({"id": 1, "store": "s9", "at": START.isoformat()})
     ingest(world.spec, world.connections(), "more")
-    assert materialized(replace(other, rules=())).success
-    other = replace(other, rules=rules_that_fail)
+    assert materialized(other.model_copy(update={"rules": ()})).success
+    other = other.model_copy(update={"rules": rules_that_fail})
     result = materialized(other, rebuild=True)
     assert not result.success
     failed = {each.check_name for each in result.get_asset_check_evaluations() if not each.passed}

@@ -22,7 +22,7 @@ from kafka_lake.common.offsets import Loss, losses_from_json
 from kafka_lake.errors import DataLossError, TableError, TopicReplacedError
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import ingest
-from kafka_lake.runtime.context import Connections, Observer, RetryPolicy
+from kafka_lake.runtime.context import Connections, Observer
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
@@ -445,24 +445,6 @@ def test_recreated_topic_continues_with_on_data_loss_continue(
     assert not published["data_loss"].passed
 
 
-def test_table_with_rows_of_unknown_origin_is_refused(
-    new_topic: NewTopic, connections: NewConnections, view: NewView
-) -> None:
-    """A table with rows, no position and no metadata column may hold the topic already: rows could double."""
-    topic = new_topic()
-    spec = topic.spec()
-    topic.send_ids([0])
-    ingest(spec, connections(), "run-1")
-    other = replace(spec, table=f"{spec.table}_copy", metadata_column=None)
-    rows = view(spec).table.scan(selected_fields=("id",)).to_arrow()
-    made = connections().catalog.pyiceberg.create_table(other.identifier, rows.schema)
-    made.append(rows)
-    before = view(other).fingerprint()
-    with pytest.raises(TableError, match="carries a position"):
-        ingest(other, connections(), "run-2")
-    assert view(other).fingerprint() == before
-
-
 OTHERS = pa.table({"id": pa.array([100, 101], pa.int64())})
 
 
@@ -512,38 +494,7 @@ def test_copied_table_with_rows_of_other_topic_is_refused(
     assert view(copy).ids() == [0]
 
 
-@pytest.mark.parametrize(
-    ("partitioned", "times"),
-    [exhaustive((), 12, id="whole"), pytest.param(("bucket(4, id)",), 3, id="partitioned")],
-)
-def test_run_commits_beside_a_constantly_faster_writer(
-    partitioned: tuple[str, ...], times: int, new_topic: NewTopic, connections: NewConnections, view: NewView
-) -> None:
-    topic = new_topic(2)
-    spec = topic.spec(partition_by=partitioned)
-    topic.send_ids([0, 1], 2)
-    ingest(spec, connections(), "run-1")
-    topic.send_ids([2, 3, 4], 2)
-    steps: list[str] = []
-
-    def overtake(step: str) -> None:
-        steps.append(step)
-        if step == "audited" and steps.count(step) <= times:
-            table = view(spec).table
-            table.append(pa.table({"id": pa.array([100 + steps.count(step)], pa.int64())}))
-
-    patient = replace(connections(), retry=RetryPolicy(initial_seconds=0.01))
-    report = ingest(spec, patient, "run-2", observer=Observer(step_done=overtake))
-    assert report.total("rows") == 3
-    assert steps.count("primary staged") == 1, "the files are written once"
-    assert steps.count("followed") == times
-    assert view(spec).ids() == [*range(5), *range(101, 101 + times)]
-    assert view(spec).position() == {0: 3, 1: 2}
-    view(spec).assert_no_branches()
-    assert all(finding.passed for finding in examine(spec, connections().catalog, connections().cluster))
-
-
-def test_batch_is_written_again_after_a_schema_change(
+def test_run_plans_again_after_another_writer_committed(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
@@ -563,7 +514,6 @@ def test_batch_is_written_again_after_a_schema_change(
 
     ingest(spec, connections(), "run-2", observer=Observer(step_done=change))
     assert steps.count("primary staged") == 2
-    assert "followed" not in steps
     assert view(spec).ids() == [0, 1, 100]
     assert view(spec).position() == {0: 2}
     view(spec).assert_no_branches()

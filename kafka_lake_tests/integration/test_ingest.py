@@ -4,15 +4,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from openlineage.client.serde import Serde
 
 from kafka_lake.errors import AuditFailedError, ConfigurationError, UnknownTopicError
-from kafka_lake.ingest import lineage
 from kafka_lake.ingest.run import ingest
 from kafka_lake.runtime.commit import GateFailedError
 from kafka_lake.runtime.context import Connections, Observer
@@ -290,20 +287,10 @@ def test_a_partition_or_sort_column_that_is_not_there_is_refused(
     assert connections().catalog.table(topic.spec().identifier) is None
 
 
-@pytest.fixture
-def events(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The OpenLineage events that were sent."""
-    told: list[Any] = []
-    client = SimpleNamespace(emit=lambda event: told.append(Serde.to_dict(event)))
-    monkeypatch.setattr(lineage, "lineage_client", lambda: client)
-    return told
-
-
 def test_small_batch_is_one_file_and_long_one_several_commits(
     new_topic: NewTopic,
     connections: NewConnections,
     view: NewView,
-    events: list[Any],
 ) -> None:
     topic = new_topic(6)
     topic.send_ids(range(18), 6)
@@ -312,13 +299,6 @@ def test_small_batch_is_one_file_and_long_one_several_commits(
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert [(c.rows, c.files) for c in report.commits] == [(12, 1), (6, 1)]
-    start, end = events
-    assert (start["eventType"], start["outputs"], end["eventType"]) == ("START", [], "COMPLETE")
-    (table,) = end["outputs"]
-    written = table["outputFacets"]["outputStatistics"]
-    assert (written["rowCount"], written["fileCount"]) == (18, 2)
-    assert see.table.location().endswith(table["name"])
-    assert table["facets"]["columnLineage"]["fields"].keys() == {"id"}
     for commit in report.commits:
         assert see.carried_by(commit.snapshot) == commit.after
     assert dict(report.commits[0].after.offsets) == dict.fromkeys(range(6), 2)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.cdc.task.unavailable import DEFAULT_PLACEHOLDER
+from kafka_lake.cdc.task.unavailable import PLACEHOLDER
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.runtime.context import Connections
@@ -275,10 +275,8 @@ def test_change_completed_after_killed_run_leaves_dead_letters(
     view: NewView,
     killed_at: Callable[..., None],  # noqa: F811
 ) -> None:
-    topic, text = new_topic(2), "__missing"
-    spec = topic.spec(
-        "id int, n int, big string", write="upsert", envelope="debezium", unavailable_value_placeholder=text
-    )
+    topic, text = new_topic(2), PLACEHOLDER
+    spec = topic.spec("id int, n int, big string", write="upsert", envelope="debezium")
     topic.send(debezium("c", 5, {"id": 9, "n": 0, "big": "a"}, 1), key=b'{"id": 9}')
     ingest(spec, connections(), "run-0")
     topic.send(debezium("u", 20, {"id": 1, "n": 2, "big": text}, 2), key=b'{"id": 1}')
@@ -350,7 +348,7 @@ def test_debezium_columns_keep_values_not_sent(new_topic: NewTopic, connections:
 def test_row_with_new_column_keeps_values_not_sent_later(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
-    topic, text = new_topic(1), DEFAULT_PLACEHOLDER
+    topic, text = new_topic(1), PLACEHOLDER
     spec = topic.spec(None, write="upsert", envelope="debezium", on_incompatible="new_column")
     topic.send(debezium("c", 10, {"id": 1, "p": 1, "big": "x"}, 9), key=b'{"id": 1}')
     ingest(spec, connections(), "run-1")

@@ -91,7 +91,6 @@ def test_position_is_not_recovered_from_unpublished_letters(
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"metadata_column": None}, "without a metadata column"),
         ({"start": "latest"}, r"of partitions \[1\] there are no rows"),
     ],
 )

@@ -212,14 +212,6 @@ def test_replay_keeps_rows_of_compacted_records(
     view(spec).assert_exactly_once(topic.ledger)
 
 
-def test_only_tables_with_a_metadata_column_can_be_replayed(new_topic: NewTopic, connections: NewConnections) -> None:
-    spec = new_topic().spec(metadata_column=None)
-    with pytest.raises(ConfigurationError, match="without a metadata column"):
-        replay(spec, connections(), "again", ReplayRange())
-    with pytest.raises(ConfigurationError, match="without a metadata column"):
-        replay_dead_letters(spec, connections(), "again")
-
-
 def bad_numbers(topic: Topic) -> TopicTable:
     topic.send_ids([0])
     for value in ({"id": "1"}, b"junk", {"id": "2"}, {"id": "x"}):
@@ -295,27 +287,6 @@ def test_killed_dead_letter_replay_leaves_every_record_once(
     else:
         replay_dead_letters(lenient, connections(), "next")
     view(strict).assert_exactly_once(topic.ledger)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("upgraded", [exhaustive(False, id="v1"), pytest.param(True, id="v2 by then")])
-def test_a_table_of_format_v1_is_reconciled_repeatedly(
-    upgraded: bool, new_topic: NewTopic, connections: NewConnections, view: NewView, dying: Any, spark_resource: Any
-) -> None:
-    topic = new_topic()
-    strict = topic.spec("id bigint not null", table_properties={"format-version": "1"})
-    lenient = replace(strict, schema="id bigint")
-    for number in range(3):
-        topic.send({"other": number})
-        ingest(strict, connections(), f"run-{number}")
-        assert len(view(strict).dead_letters()) == 1
-        dying("primary published", replay_dead_letters, lenient, connections(), f"dying-{number}", None)
-        ingest(strict, connections(), f"next-{number}")
-        view(strict).assert_exactly_once(topic.ledger)
-        if upgraded and number == 1:
-            upgrade = f"ALTER TABLE {view(strict).sql_name()} SET TBLPROPERTIES ('format-version' = '2')"
-            spark_resource.spark_session.sql(upgrade)
-    assert view(strict).table.format_version == (2 if upgraded else 1)
 
 
 @pytest.mark.exhaustive

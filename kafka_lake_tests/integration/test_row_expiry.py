@@ -33,8 +33,8 @@ NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
 
 
-def keeping(older_than: str = "90d", by: str | None = None) -> Maintenance:
-    return Maintenance(row_retention={"older_than": older_than, "by": by}, compact_every=None, expire_after=None)
+def keeping(older_than: str = "90d") -> Maintenance:
+    return Maintenance(row_retention=older_than, compact_every=None, expire_after=None)
 
 
 KEEP = keeping()
@@ -123,56 +123,30 @@ def test_expiry_deletes_only_old_rows_and_dead_letters(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("column", "kind", "settings"),
+    "settings",
     [
-        exhaustive("at", "date", {}),
-        exhaustive("at", "timestamp", {"table_properties": {"format-version": "3"}}),
-        exhaustive("at", "timestamp_ntz", {"partition_by": ("day(at)",)}),
-        exhaustive(None, "timestamp", {"partition_by": ("day(_kafka.timestamp)",)}),
-        exhaustive(None, "timestamp", {"table_properties": {"write.delete.mode": "merge-on-read"}}),
-        exhaustive(
-            "inner.at", "struct<at: timestamp>", {"table_properties": {"write.metadata.metrics.default": "none"}}
-        ),
+        exhaustive({"table_properties": {"format-version": "3"}}),
+        exhaustive({"partition_by": ("day(_kafka.timestamp)",)}),
+        exhaustive({"table_properties": {"write.delete.mode": "merge-on-read"}}),
+        exhaustive({"table_properties": {"write.metadata.metrics.default": "none"}}),
     ],
 )
-def test_columns_layouts_and_formats(
-    column: str | None,
-    kind: str,
-    settings: dict[str, Any],
-    new_topic: NewTopic,
-    connections: NewConnections,
-    view: NewView,
+def test_rows_expire_in_tables_of_every_layout(
+    settings: dict[str, Any], new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
-    policy = keeping(by=column)
-    spec = topic.spec(f"id bigint, {(column or 'at').partition('.')[0]} {kind}", maintenance=policy, **settings)
-    kept = []
+    spec = topic.spec("id bigint", maintenance=KEEP, **settings)
     limit = datetime.now(UTC) - timedelta(days=90)
-    for number, off in enumerate((-3000, -1441, -60, 60, 1441, 3000)):
-        moment = limit + timedelta(minutes=off)
-        # A date is over when its last minute is.
-        old = moment.date() < limit.date() if kind == "date" else off < 0
-        if not old:
-            kept.append(number)
-        text = moment.date().isoformat() if kind == "date" else moment.isoformat().replace("+00:00", "Z")
-        if kind == "timestamp_ntz":
-            text = text.removesuffix("Z")
-        value = {"at": text} if column == "inner.at" else text
-        topic.send(
-            {"id": number, (column or "at").partition(".")[0]: value}, timestamp_ms=int(moment.timestamp() * 1000)
-        )
+    for number, minutes in enumerate((-3000, -1441, -60, 60, 1441, 3000)):
+        moment = limit + timedelta(minutes=minutes)
+        topic.send({"id": number}, timestamp_ms=int(moment.timestamp() * 1000))
         if number in (1, 5):
             ingest(spec, connections(), f"run-{number}")
-    if column:
-        topic.send({"id": 6})
-        kept.append(6)
-        ingest(spec, connections(), "no time")
     (done,) = maintain(spec, connections())
     see = view(spec)
     rows = connections().spark().sql(f"SELECT id FROM {see.sql_name()} ORDER BY id").collect()
-    assert [row["id"] for row in rows] == kept
-    assert done.rows == 6 + bool(column) - len(kept)
-    assert see.position() == {0: 6 + bool(column)}
+    assert ([row["id"] for row in rows], done.rows) == ([3, 4, 5], 3)
+    assert see.position() == {0: 6}
     see.assert_no_branches()
 
 
@@ -301,29 +275,22 @@ def test_killed_row_expiry_deletes_nothing_until_the_next(
 
 
 @pytest.mark.exhaustive
-def test_row_expiry_refuses_unknown_ages_and_expires_rest(
+def test_row_expiry_refuses_a_table_without_a_position(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
-    spec = topic.spec("id bigint, at bigint", maintenance=keeping(by="at").model_copy(update={"compact_every": 2}))
+    spec = topic.spec("id bigint", maintenance=KEEP)
     for number in range(2):
-        topic.send({"id": number, "at": 1}, timestamp_ms=days_ago(100))
+        topic.send({"id": number}, timestamp_ms=days_ago(100))
         ingest(spec, connections(), f"run-{number}")
-    with pytest.raises(TableError, match=r"by: at is of type long.*No row was deleted"):
-        maintain(spec, connections())
     see = view(spec)
-    assert len(see.table.inspect.files()) == 1
-    gone = replace(spec, maintenance=keeping(by="created"))
-    with pytest.raises(TableError, match=r"by: created is not a column.*_kafka.timestamp"):
-        maintain(gone, connections())
     # Rows have to prove the position: none may go.
-    lost = replace(spec, maintenance=KEEP)
     see.table.append(see.table.schema().as_arrow().empty_table())
     forget = see.call("expire_snapshots", retain_last="1", older_than="TIMESTAMP '2100-01-01 00:00:00'")
     connections().spark().sql(forget).collect()
     head = head_of(see.table)
     with pytest.raises(TableError, match="no snapshot has its position"):
-        maintain(lost, connections())
+        maintain(spec, connections())
     assert head_of(see.table) == head
     assert last_expiry(see.table) is None
     assert see.ids() == [0, 1]

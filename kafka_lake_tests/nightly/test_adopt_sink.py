@@ -25,7 +25,7 @@ from benchmarks.data import ORDERS
 from kafka_lake.catalog.positions import row_count
 from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.errors import AdoptionRefusedError, TableError
-from kafka_lake.ingest.adopt import Adoption, FromGroup, FromKafkaConnect, plan_adoption
+from kafka_lake.ingest.adopt import Adoption, FromKafkaConnect, plan_adoption
 from kafka_lake.ingest.run import adopt, ingest
 from kafka_lake.orchestration.resources import CatalogResource
 from kafka_lake.runtime.context import Connections
@@ -168,8 +168,6 @@ def test_stopped_sink_is_taken_over_when_it_has_finished(
     finish(sink, connections())
     with pytest.raises(TableError, match="filled by the Iceberg sink of Kafka Connect"):
         ingest(sink.spec, connections(), "too early")
-    with pytest.raises(AdoptionRefusedError, match=f"Use --from-kafka-connect {sink.name}"):
-        plan_adoption(sink.spec, connections(), FromGroup(sink.group))
     found = taken_over(sink.spec, connections(), sink.name)
     assert sum(each.offset for each in found.partitions) == sink.rows() > 0
     assert_each_record_once(sink, connections(), producer)

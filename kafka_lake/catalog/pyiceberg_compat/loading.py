@@ -6,7 +6,6 @@ here the newest metadata of each table are kept, and copies share the snapshots.
 """
 
 import json
-import random
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
@@ -21,8 +20,10 @@ from pyiceberg.typedef import Identifier
 
 from kafka_lake.common import environment
 
-MOST_SNAPSHOTS = 50_000
-"""How many snapshots all kept tables may have, at 3 kB each."""
+_MOST_SNAPSHOTS = 50_000
+_Cache = dict[Identifier, tuple[str, TableMetadata]]
+# The newest metadata file of each table, and its content.
+_newest: _Cache = {}
 _ANSWER = "_response_to_table"
 _Row = tuple[Identifier, str | None]
 # How each catalog makes a table of what it knows of one: its method, and the table's name and metadata file.
@@ -62,39 +63,7 @@ class _SharedEntry(SnapshotLogEntry):
     __hash__ = SnapshotLogEntry.__hash__
 
 
-class NewestMetadata:
-    """The newest metadata file of each table, parsed.
-
-    Where there is no room for all, random tables make room: if tables are loaded in turns, dropping the oldest would
-    drop each just before it is needed. Without a lock, so that a forked run can't wait for one.
-    """
-
-    def __init__(self, snapshots: int) -> None:
-        self._most = snapshots
-        self._kept: dict[Identifier, tuple[str, TableMetadata]] = {}
-
-    def get(self, key: Identifier) -> tuple[str, TableMetadata] | None:
-        """Return the location of a table's newest file, and its content."""
-        return self._kept.get(key)
-
-    def put(self, key: Identifier, location: str, metadata: TableMetadata) -> None:
-        """Keep a table's newest metadata instead of older ones."""
-        self._kept.pop(key, None)
-        room = self._most - len(metadata.snapshots)
-        if room < 0:
-            return
-        sizes = {name: len(other.snapshots) for name, (_, other) in list(self._kept.items())}
-        while sum(sizes.values()) > room:
-            gone = random.choice(list(sizes))
-            del sizes[gone]
-            self._kept.pop(gone, None)
-        self._kept[key] = location, metadata
-
-
-_newest = NewestMetadata(MOST_SNAPSHOTS)
-
-
-def share_snapshots(catalog: Catalog, kind: str, newest: NewestMetadata = _newest) -> Catalog:
+def share_snapshots(catalog: Catalog, kind: str) -> Catalog:
     """Return the catalog, which parses each metadata file once and gives tables that share their snapshots.
 
     Only this object is changed. Private: the methods in ``_LOADING``, and ``_response_to_table`` of a REST catalog,
@@ -115,7 +84,7 @@ def share_snapshots(catalog: Catalog, kind: str, newest: NewestMetadata = _newes
         setattr(target, _ANSWER, loaded)
     elif kind in _LOADING and hasattr(target, _LOADING[kind][0]):
         method, row_of = _LOADING[kind]
-        setattr(target, method, _caching(target, getattr(target, method), row_of, newest))
+        setattr(target, method, _caching(target, getattr(target, method), row_of))
     return catalog
 
 
@@ -147,9 +116,14 @@ def parse_by(known: TableMetadata, text: str) -> TableMetadata:
     return TableMetadataUtil.parse_obj(document)
 
 
-def _caching(
-    catalog: Any, load: Callable[..., Table], row_of: Callable[[Any], _Row], newest: NewestMetadata
-) -> Callable[..., Table]:
+def keep(newest: _Cache, key: Identifier, location: str, metadata: TableMetadata) -> None:
+    """Keep a table's newest metadata; a full cache (3 kB a snapshot) is emptied first."""
+    if sum(len(table.snapshots) for _, table in list(newest.values())) > _MOST_SNAPSHOTS:
+        newest.clear()
+    newest[key] = location, metadata
+
+
+def _caching(catalog: Any, load: Callable[..., Table], row_of: Callable[[Any], _Row]) -> Callable[..., Table]:
     place = (str(catalog.properties.get("uri")), str(catalog.properties.get("warehouse")), catalog.name)
 
     def files(location: str, metadata: TableMetadata) -> Any:
@@ -162,15 +136,15 @@ def _caching(
         name, location = row_of(row)
         if not location:
             return load(row)
-        known = newest.get((*place, *name))
+        known = _newest.get((*place, *name))
         if known is None:
             metadata = shared(load(row).metadata)
-            newest.put((*place, *name), location, metadata)
+            keep(_newest, (*place, *name), location, metadata)
         elif known[0] == location:
             metadata = known[1]
         else:
             metadata = shared(parse_by(known[1], _text(files(location, known[1]), location)))
-            newest.put((*place, *name), location, metadata)
+            keep(_newest, (*place, *name), location, metadata)
         # All but the snapshots could be changed by the caller.
         copy = metadata.model_copy(deep=True)
         return Table(name, copy, location, io=files(location, copy), catalog=catalog)

@@ -53,7 +53,6 @@ class ChangeEvents:
 
     Args:
         operations: The operation of each; null if the record isn't a change event.
-        columns: The row's columns; of a delete, at least those of the key.
         old_key: The row's key before an update; None if no record has one.
         has_old_key: The updates that may have changed the key.
         order: Positions in the source's log; null if only Kafka's offset orders changes.
@@ -61,7 +60,6 @@ class ChangeEvents:
         snapshot: Of rows that a snapshot has read: the envelope's word for their place in it.
         source: Full names of the source's tables.
         unavailable: Fields whose values weren't sent, by record number.
-        observed: Fields without a column.
     """
 
     operations: pa.Array

@@ -70,7 +70,6 @@ class Keys:
 
     Args:
         kinds: The index in ``names`` of each key's fields; -1 for a record without a key.
-        wanted: The fields of the row's key.
     """
 
     def __init__(
@@ -107,13 +106,12 @@ class Debezium:
 
     Args:
         rows: Decodes rows; in Avro, whole envelopes.
-        fields: Fields of the row's key.
         of_record: Whether the row's key is the record's key. Otherwise deletes need the row before.
     """
 
-    def __init__(self, rows: Any, keys: Any, fields: Sequence[str], *, of_record: bool, placeholder: str) -> None:
+    def __init__(self, rows: Any, keys: Any, fields: Sequence[str], *, of_record: bool) -> None:
         self._rows, self._keys, self._fields, self._of_record = rows, keys, fields, of_record
-        self._placeholders = Placeholders(placeholder)
+        self._placeholders = Placeholders()
 
     def open(self, batch: pa.RecordBatch) -> ChangeEvents:
         """Return the change events of records. One without a value is the tombstone after a delete."""
@@ -257,7 +255,6 @@ class DebeziumAvro(Debezium):
 
     Args:
         key_fields: The fields of records' keys by schema id.
-        columns: The fields that feed each column of the table.
     """
 
     def __init__(

@@ -47,9 +47,7 @@ class ChangesDecoder:
         rows: Decodes rows; with Debezium in Avro, whole envelopes.
         keys: Decodes the columns of the row's key; None if ``rows`` does, or if the record's bytes are the key.
         envelope: ``name`` and the arguments of the envelope's class.
-        columns: The table's columns.
         key: Names of the row's key; empty if the record's bytes are the key.
-        order_by: Columns that order changes.
         comparable: Whether a change of the old key and one of the new key are ordered, even in two partitions.
         ignored: Fields that get no column; None if no new field gets one.
     """
@@ -202,7 +200,6 @@ class NoEnvelope:
 
     Args:
         keys: Decodes keys in JSON; None if ``rows`` does, or if the record's bytes are the key.
-        fields: The fields of the row's key.
     """
 
     def __init__(self, rows: Any, keys: Any | None, fields: Sequence[str]) -> None:

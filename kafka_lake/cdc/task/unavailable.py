@@ -19,39 +19,27 @@ import pyarrow.compute as pc
 
 from kafka_lake.cdc.task.change import where
 
-DEFAULT_PLACEHOLDER = "__debezium_unavailable_value"
-_HEX = "hex:"
+PLACEHOLDER = "__debezium_unavailable_value"
 _POINTS = ("AQEAACDmEAAAAAAA/IPXl8EAAAD8g9eXwQ==", "AQEAACDmEAAADCHn/f9/ZkAYQs77/39WQA==")
-"""The placeholders of geometry and geography, in well-known binary; they don't depend on the setting."""
-
-
-def placeholder_bytes(setting: str) -> bytes:
-    """Return the bytes that Debezium's ``unavailable.value.placeholder`` stands for: text, or digits after ``hex:``.
-
-    Raises:
-        ValueError: If the digits aren't hexadecimal.
-    """
-    return bytes.fromhex(setting.removeprefix(_HEX)) if setting.startswith(_HEX) else setting.encode()
+"""The placeholders of geometry and geography, in well-known binary."""
 
 
 class Placeholders:
     """Finds placeholders in rows and columns."""
 
-    def __init__(self, setting: str = DEFAULT_PLACEHOLDER) -> None:
-        raw = placeholder_bytes(setting)
-        text, encoded = raw.decode(), b64encode(raw).decode()
+    def __init__(self) -> None:
+        text, raw = PLACEHOLDER, PLACEHOLDER.encode()
+        encoded, numbers = b64encode(raw).decode(), list(raw)
         uuid = str(UUID(bytes=md5(raw, usedforsecurity=False).digest(), version=3))
-        # Java's bytes are signed.
-        numbers = [byte - 256 if byte > 127 else byte for byte in raw]
-        hstore = json.dumps({text: text}, ensure_ascii=False, separators=(",", ":"))
+        hstore = json.dumps({text: text}, separators=(",", ":"))
         self._texts = [text, encoded, raw.hex(), hstore]
         days = [date(1970, 1, 1) + timedelta(days=number) for number in numbers]
         lists: list[Any] = [[text], [encoded], [uuid], [raw], numbers, days, [(text, text)]]
         self._values: list[Any] = [*self._texts, raw, *lists, {text: text}]
         self._points = [*_POINTS, *map(b64decode, _POINTS)]
         self._bytes, self._sizes = pa.array([raw]), (1, len(numbers))
-        parts = [text, json.dumps(text)[1:-1], encoded, raw.hex(), uuid, ",".join(map(str, numbers)), *_POINTS]
-        self._parts = "|".join(map(re.escape, dict.fromkeys(parts)))
+        parts = [text, encoded, raw.hex(), uuid, ",".join(map(str, numbers)), *_POINTS]
+        self._parts = "|".join(map(re.escape, parts))
 
     def matches(self, value: Any) -> bool:
         """Return whether a value of a column, converted from JSON or Arrow, is a placeholder."""

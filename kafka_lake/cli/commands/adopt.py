@@ -32,9 +32,6 @@ def adopt(
     from_kafka_connect: Annotated[
         str | None, typer.Option(metavar="NAME", help="Use the offsets of this connector of Apache Iceberg's sink.")
     ] = None,
-    from_group: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="Use the committed offsets of this consumer group.")
-    ] = None,
     from_offsets: Annotated[
         str | None, typer.Option(metavar="OFFSETS", help="Use these offsets by partition, such as 0:17,1:4.")
     ] = None,
@@ -53,7 +50,7 @@ def adopt(
     from kafka_lake.ingest.adopt import plan_adoption
     from kafka_lake.ingest.preview import preview
 
-    source = source_of(from_kafka_connect, from_group, from_offsets)
+    source = source_of(from_kafka_connect, from_offsets)
     spec = spec_of(project.topic_tables(topic), table)
     output = Output(as_json)
     with project.open_connections(with_spark=yes or sample > 0, cluster=spec.cluster, starts_broker=yes) as connections:
@@ -76,23 +73,18 @@ def adopt(
         output.lines("Nothing was changed. The same command with --yes takes the table over.")
 
 
-def source_of(connector: str | None, group: str | None, offsets: str | None) -> Source:
+def source_of(connector: str | None, offsets: str | None) -> Source:
     """Return the source of the offsets that the options name."""
-    from kafka_lake.ingest.adopt import FromGroup, FromKafkaConnect, FromOffsets
+    from kafka_lake.ingest.adopt import FromKafkaConnect, FromOffsets
 
-    sources: list[Source] = []
-    if connector:
-        sources.append(FromKafkaConnect(connector))
-    if group:
-        sources.append(FromGroup(group))
-    if offsets:
-        sources.append(FromOffsets(offsets))
-    if len(sources) != 1:
-        raise ConfigurationError(
-            f"{len(sources) or 'None'} of the options --from-kafka-connect, --from-group and --from-offsets are given.",
-            "Give exactly one: it says where the table's offsets come from.",
-        )
-    return sources[0]
+    if connector and not offsets:
+        return FromKafkaConnect(connector)
+    if offsets and not connector:
+        return FromOffsets(offsets)
+    raise ConfigurationError(
+        f"{'Both' if connector else 'None'} of the options --from-kafka-connect and --from-offsets are given.",
+        "Give exactly one: it says where the table's offsets come from.",
+    )
 
 
 def spec_of(specs: Sequence[TopicTable], table: str) -> TopicTable:

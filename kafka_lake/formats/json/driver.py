@@ -34,7 +34,6 @@ class Json(Decoder):
     """Decodes JSON objects by declared columns, or by those of the table and what the records have shown.
 
     Args:
-        declared: The declared columns; None to infer them.
         infer_timestamps: Whether a new field becomes a date or timestamp column if all its values in a batch are text
             of that form.
         observes: Whether to learn what is in no column. Other fields of keys don't matter.

@@ -107,7 +107,6 @@ class Decoded:
     Args:
         made: A struct of the columns for each value that isn't null and didn't fail.
         places: The numbers of these values, ascending.
-        error_class: Null if the value didn't fail.
         seen: What no column has.
         change: What each record does to a row, if records are changes.
     """

@@ -49,7 +49,6 @@ class Fit:
 
     Args:
         have: The type of the records: a struct of the types that columns have.
-        label: What messages call the schema of the records.
     """
 
     def __init__(self, have: pa.StructType, columns: Sequence[Column], label: str) -> None:

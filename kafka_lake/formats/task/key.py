@@ -17,7 +17,6 @@ class KeyDecoder:
 
     Args:
         keys: Decodes keys; None if the table has no column for them yet.
-        names: The columns of a row, in their order.
         whole: Whether the key's column is a struct of all that the key has; else it is the one value of a key that is
             no record.
         of_tombstones: Whether the key of a record without a value is decoded too: it identifies the deleted row.

@@ -18,7 +18,6 @@ class PlainDecoder(ValueDecoder):
 
     Args:
         kind: Text, which must be UTF-8; or bytes.
-        max_bytes: Longer values are ``too_large``; None for no limit.
     """
 
     def __init__(self, kind: Literal["string", "bytes"], max_bytes: int | None = None) -> None:

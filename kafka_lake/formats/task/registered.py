@@ -40,9 +40,6 @@ class RegisteredDecoder(ValueDecoder):
     Args:
         decoders: Decoders of the bytes after the header.
         schemas: The index of each schema's decoder.
-        refused: Schemas whose values can't be decoded → reason.
-        protobuf: Ids of Protobuf schemas, whose values name a message after the id.
-        max_bytes: Longer values are ``too_large`` and not decoded; None for no limit.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -87,14 +87,11 @@ class ContinuousRun:
     """A continuous run; `continuous_run` makes one.
 
     Args:
-        runner: Makes the commits; its pauses end with a stop request.
         partitions: The Kafka partitions to read. If the topic has more, the run catches up and ends, so that a run over
             all partitions can follow.
         target: Watermarks that the table must reach before the run ends for any reason but a stop request. After that,
             the limit of dead letters holds for each commit. None for no target.
         others_wait: Whether another run waits for this run's place; this run ends then.
-        clock: A monotonic clock.
-        ended: The reason of the end, once the run has ended.
     """
 
     runner: AnyRunner
@@ -120,10 +117,6 @@ class ContinuousRun:
 
         Temporary errors are retried until the run's time is over.
         """
-        with self.runner.lineage:
-            yield from self._reports()
-
-    def _reports(self) -> Iterator[RunReport]:
         while self.ended is None:
             with self.stop.by_signals():
                 try:
@@ -277,12 +270,7 @@ class Round(Generic[K]):
     An error of a topic ends the whole run. The sensor requests another run of the topic, whose step then fails.
 
     Args:
-        runners: The runner of each topic; their pauses end with a stop request.
-        settings: The intervals of rounds and reports.
-        watermarks: Returns the watermarks of all topics.
         others_wait: Whether another run waits for this run's place; this run ends then.
-        clock: A monotonic clock.
-        ended: The reason of the end, once the run has ended.
     """
 
     runners: Mapping[K, AnyRunner]
@@ -303,27 +291,24 @@ class Round(Generic[K]):
 
     def reports(self) -> Iterator[tuple[K, RunReport]]:
         """Run, and yield a report of each topic with commits, in intervals and at the end."""
-        with ExitStack() as lineages:
-            for runner in self.runners.values():
-                lineages.enter_context(runner.lineage)
-            while self.ended is None:
-                began = self.clock()
-                any_news = False
-                for key in self._due():
-                    any_news = True
-                    self._commit(key)
-                    if self.ended:
-                        break
-                    yield from self._report()
-                if self.ended is None:
-                    self.ended = self._ending(any_news)
-                if self.ended is None:
-                    self._pause(began + self.settings.trigger)
-            for key, runner in self.runners.items():
-                with self.stop.by_signals():
-                    report = runner.finish()
-                if report.commits:
-                    yield key, report
+        while self.ended is None:
+            began = self.clock()
+            any_news = False
+            for key in self._due():
+                any_news = True
+                self._commit(key)
+                if self.ended:
+                    break
+                yield from self._report()
+            if self.ended is None:
+                self.ended = self._ending(any_news)
+            if self.ended is None:
+                self._pause(began + self.settings.trigger)
+        for key, runner in self.runners.items():
+            with self.stop.by_signals():
+                report = runner.finish()
+            if report.commits:
+                yield key, report
 
     def _due(self) -> list[K]:
         """Return the topics with new records."""

@@ -16,13 +16,9 @@ class Times:
     """The last time of each action of a run, in seconds of one clock; minus infinity for never.
 
     Args:
-        began: Start of the run.
         fed: Last time with new records, or the start of the run.
         polled: Last poll of the topic.
-        planned: Last load of the table.
-        committed: Start of the last commit.
         reported: Last report, or the start of the run.
-        reporting: Duration of the last report.
     """
 
     began: float

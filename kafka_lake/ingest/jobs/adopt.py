@@ -19,11 +19,7 @@ from kafka_lake.spec.topic_table import TopicTable
 
 
 class Adopt(Job):
-    """Writes the position of a table that another writer has filled, if nothing has changed since it was planned.
-
-    Args:
-        source: The source of its offsets, which is read again just before the commit.
-    """
+    """Writes the position of a table that another writer has filled, if nothing has changed since it was planned."""
 
     position_required = False
     position_sought = False
@@ -82,8 +78,6 @@ def prepare_table(spec: TopicTable, connections: Connections, position: Position
         raise TableError(f"Table {'.'.join(spec.identifier)} is gone.", "Nothing was changed.")
     with table.transaction() as transaction:
         transaction.set_properties({ADOPTED_AT: position.to_json()})
-    if spec.metadata_column is None:
-        return
     # Regardless of the evolution policy: new rows must be identified.
     target = schema_of(to_arrow_schema(T.StructType([T.StructField(spec.metadata_column, METADATA)])))
     apply_changes(table, target, needed_changes(table.schema(), target))

@@ -53,11 +53,7 @@ class Job(ABC):
 
 
 class Append(Job):
-    """Brings a table up to the watermarks of its topic.
-
-    Args:
-        partitions: Kafka partitions to read; None for all.
-    """
+    """Brings a table up to the watermarks of its topic."""
 
     def __init__(self, context: Context, partitions: Collection[int] | None = None) -> None:
         super().__init__(context)

@@ -15,7 +15,7 @@ from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.routing.conditions import records_of, with_known
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
-from kafka_lake.runtime.record_keys import at_version, metadata_column_of, state_of
+from kafka_lake.runtime.record_keys import at_version, state_of
 from kafka_lake.spec.sql_text import unsafe_condition
 from kafka_lake.writers.staged import Staged
 
@@ -35,7 +35,6 @@ class DeadLetterReplay(Job):
 
     def __init__(self, context: Context, where: str | None) -> None:
         super().__init__(context)
-        metadata_column_of(context.spec)
         self._where = where
         self._spec = context.spec
         self._done = False

@@ -15,7 +15,7 @@ from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.runtime.commit import Commit
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan, ReplayRange
-from kafka_lake.runtime.record_keys import at_version, metadata_column_of
+from kafka_lake.runtime.record_keys import at_version
 
 
 class Replay(Job):
@@ -30,7 +30,6 @@ class Replay(Job):
 
     def __init__(self, context: Context, replay_range: ReplayRange) -> None:
         super().__init__(context)
-        metadata_column_of(context.spec)
         self._range = replay_range
         self._ranges: list[OffsetRange] = []
         self._reached: dict[int, int] = {}
@@ -104,7 +103,7 @@ def _refuse_older_rows(context: Context, replay_range: ReplayRange, now: Waterma
         return
     since = start_timestamp_ms(replay_range.start, "--from")
     rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), state.head)
-    column = metadata_column_of(spec)
+    column = spec.metadata_column
     found = connections.frames.before(connections.frames.of_topic(rows, spec.topic, column), cut, since, column)
     if found:
         listed = "; ".join(f"partition {r['partition']} offsets {r['first']} to {r['last']}" for r in sorted(found))
@@ -115,11 +114,7 @@ def _refuse_older_rows(context: Context, replay_range: ReplayRange, now: Waterma
 
 
 class Reset(Job):
-    """Sets the table's position.
-
-    Args:
-        partitions: Kafka partitions to set; None for all.
-    """
+    """Sets the table's position."""
 
     position_required = False
 

@@ -139,9 +139,7 @@ class Backlog:
     """The offsets of a topic that the table hasn't read.
 
     Args:
-        before: The table's position, moved past lost records.
         ranges: One for each partition of the topic, empty ones included.
-        losses: Offsets that Kafka no longer has.
     """
 
     before: Position

@@ -60,14 +60,13 @@ def _why_not_a_log(topic: TopicTable) -> str:
         return f"a keyed table (write: {topic.write}), whose rows change"
     if topic.topics:
         return "a table of several topics, which has no single order of records"
-    return "" if topic.metadata_column else "a table without metadata_column, whose rows don't identify their records"
+    return ""
 
 
 def derived_problems(spec: DerivedSpec) -> Iterator[str]:
     """Yield the problems of a table's settings as sentences, with the setting and what to do."""
     yield from _settings_problems(spec)
     try:
-        _ = spec.time_partitions
         yield from _key_problems(spec)
         if spec.sql is not None:
             yield from _text_problems(spec, spec.sql)

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.orchestration.derived_assets import DERIVED_TAG, derived_of, up_to_date_tags
+from kafka_lake.orchestration.derived_assets import DERIVED_TAG, derived_of
 from kafka_lake.orchestration.heartbeat import end_dead
 from kafka_lake.orchestration.keys import key_of
 from kafka_lake.orchestration.runs import IN_FLIGHT, pause_after
@@ -138,5 +138,5 @@ def _request(spec: DerivedTable, now: float) -> dg.RunRequest:
     return dg.RunRequest(
         run_key=f"{spec.name}:{now:.3f}",
         asset_selection=[key_of(spec.identifier)],
-        tags={DERIVED_TAG: spec.name, **up_to_date_tags(spec)},
+        tags={DERIVED_TAG: spec.name},
     )

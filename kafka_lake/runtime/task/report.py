@@ -61,9 +61,6 @@ class Failure:
 
     Args:
         partition: Kafka partition of the first one, the lowest of all.
-        offset: Its offset, the lowest in that partition.
-        message: Its error.
-        value: The beginning of its value, as text.
     """
 
     name: str
@@ -86,14 +83,10 @@ class Report:
     Args:
         files: Iceberg's descriptions of the written data files, in no snapshot yet.
         tombstones: Records without a value.
-        failed: Records that became no row.
         untimed: Records whose Kafka timestamp is out of range.
         spans: Rows by Kafka partition, in any order.
         seen: New fields of the batches, serialized by `dumped`.
-        bytes_read: Bytes of keys, values and headers.
         asked: Rows checked by rules.
-        answers: The results of rules, by the rule's name.
-        table: The table, if the task writes several.
         stopped: Whether the task stopped early, since the table lacks columns.
     """
 

@@ -37,7 +37,6 @@ class Place:
 
     Args:
         path: Its path after the renames; empty at the top.
-        was: Its path before them.
         aliases: Paths by which ``renames`` may name it.
     """
 

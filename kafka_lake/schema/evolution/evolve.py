@@ -34,7 +34,6 @@ class Renames:
 
     Args:
         renames: Old path of a column → its new name.
-        current: The table's value columns; None if there is no table yet.
 
     Raises:
         ConfigurationError: If a new name can't be the name of a column.

@@ -23,7 +23,6 @@ class Policy:
     Args:
         evolution: ``evolve`` makes every safe change; ``freeze`` refuses them all; ``ignore_new`` makes all but new
             columns.
-        on_incompatible: What happens to values whose type the column can't take.
         renames: Old path of a column → its new name, without a path.
     """
 
@@ -52,10 +51,7 @@ class Conflict:
 
     Args:
         column: Path of the column.
-        have: Its type.
-        got: The type of the values.
         label: The schema that has it.
-        new_column: Path of the column that takes them; None for dead letters.
     """
 
     column: str
@@ -73,8 +69,6 @@ class Evolution:
     Args:
         columns: The value columns that decoding must produce; ids of new ones mean nothing.
         sources: Path of a column → name of the field that feeds it, where the two differ.
-        changes: Safe changes to make to the table; none for a table that doesn't exist yet.
-        ignored: Changes left out by ``ignore_new``.
         refused: Changes that stop the run: any under ``freeze``, incompatible ones under ``fail``.
         also: Path of a column → further names of fields that feed it, from before a rename. If a record has several,
             the column's source, or else its own name, comes first.

@@ -50,7 +50,7 @@ def change_events(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFr
         decoded = decoded.withColumn(DECODED, F.lit(None).cast(_DECODED_TYPE))
     decoded_change = F.col(DECODED)
     good = decoded.filter(F.col("error_class").isNull() & decoded_change["operation"].isNotNull())
-    metadata = origin_of(good, topic_id).alias(spec.metadata_column or "")
+    metadata = origin_of(good, topic_id).alias(spec.metadata_column)
     rows = good.select("decoded.*", metadata, decoded_change.alias(DECODED))
     decoded_operation = operation = decoded_change["operation"]
     if spec.delete_when is not None:

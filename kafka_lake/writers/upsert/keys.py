@@ -61,7 +61,6 @@ class Keys:
     @classmethod
     def of(cls, spec: TopicTable, columns: Sequence[str], topic_id: str) -> "Keys":
         """Return key and order of a table; the topic id is empty for brokers without topic ids."""
-        assert spec.metadata_column is not None, "the settings require it"
         return cls(
             metadata=spec.metadata_column,
             columns=tuple(columns),

@@ -119,9 +119,9 @@ def test_where_the_storage_names_files_in_another_way_none_is_taken_for_an_orpha
 
 
 def test_old_rows_are_counted_without_spark_in_managed_tables_alone(catalog):
-    times = pa.array([datetime(2020, 1, 1), datetime.now(UTC).replace(tzinfo=None)], pa.timestamp("us"))
-    rows = ROWS.append_column("at", times)
-    spec = replace(SPEC, maintenance=Maintenance(row_retention={"older_than": "90d", "by": "at"}, compact_every=None))
+    times = pa.array([datetime(2020, 1, 1, tzinfo=UTC), datetime.now(UTC)], pa.timestamp("us", "UTC"))
+    rows = ROWS.append_column("_kafka", pa.StructArray.from_arrays([times], ["timestamp"]))
+    spec = replace(SPEC, maintenance=Maintenance(row_retention="90d", compact_every=None))
     table = ensure_table(catalog, SPEC.identifier, schema_of(rows.schema))
     table.append(rows)
     assert preview(spec, Tables(catalog, no_spark))[0].rows == 1

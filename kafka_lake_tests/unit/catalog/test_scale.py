@@ -10,13 +10,13 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadataV2, new_table_metadata
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV2, new_table_metadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import SortOrder
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import POSITION, ancestors, head_of, read_state
-from kafka_lake.catalog.pyiceberg_compat.loading import NewestMetadata, parse_by
+from kafka_lake.catalog.pyiceberg_compat.loading import keep, parse_by
 from kafka_lake.catalog.tables import ensure_table, schema_of
 from kafka_lake.common import environment
 from kafka_lake.common.offsets import Position, TopicIdentity
@@ -143,33 +143,14 @@ def test_the_switch_leaves_all_to_pyiceberg(catalog: LakeCatalog, monkeypatch: p
     assert table.metadata.model_dump_json() == loaded(catalog).metadata.model_dump_json()
 
 
-def test_of_more_tables_than_there_is_room_for_most_are_found_again() -> None:
+def test_full_cache_is_emptied_for_the_next_table() -> None:
     schema = pa.schema([("id", pa.int64())])
     metadata = new_table_metadata(schema_of(schema), PartitionSpec(), SortOrder(), "file:///nowhere")
-    hundred = metadata.model_copy(update={"snapshots": [object()] * 101})
-    newest = NewestMetadata(20_000)
-    tables = [("it", f"table{number}") for number in range(200)]
-    found = 0
-    for _ in range(20):
-        for name in tables:
-            if newest.get(name):
-                found += 1
-            else:
-                newest.put(name, "file:///nowhere/0.metadata.json", hundred)
-    # 198 fit. To drop the one that was used the longest ago would have found none, ever.
-    assert found > 20 * 200 * 0.8
-    assert len([name for name in tables if newest.get(name)]) <= 198
-
-
-def test_a_table_that_there_is_no_room_for_is_not_kept_and_drives_no_other_out() -> None:
-    schema = pa.schema([("id", pa.int64())])
-    metadata = new_table_metadata(schema_of(schema), PartitionSpec(), SortOrder(), "file:///nowhere")
-    newest = NewestMetadata(10)
-    newest.put(("it", "small"), "file:///nowhere/0.metadata.json", metadata)
-    large = metadata.model_copy(update={"snapshots": [object()] * 11})
-    newest.put(("it", "large"), "file:///nowhere/1.metadata.json", large)
-    assert newest.get(("it", "large")) is None
-    assert newest.get(("it", "small")) is not None
+    large = metadata.model_copy(update={"snapshots": [object()] * 30_000})
+    newest: dict[tuple[str, ...], tuple[str, TableMetadata]] = {}
+    for number in range(3):
+        keep(newest, (f"table{number}",), "file:///nowhere/0.metadata.json", large)
+    assert list(newest) == [("table2",)]
 
 
 def test_what_is_known_of_a_table_spares_most_of_the_next_parse(catalog: LakeCatalog) -> None:

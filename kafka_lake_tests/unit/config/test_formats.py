@@ -42,20 +42,12 @@ def test_an_envelope_is_that_of_tables_with_keys(name: str) -> None:
     assert [table.envelope for table in spec(f"{text}\n{tables}").tables] == [name, "none"]
 
 
-@pytest.mark.parametrize("type_", ["json", "avro"])
-def test_debezium_placeholder_is_a_setting(type_: str) -> None:
-    settings = f"type: {type_}, envelope: debezium, unavailable_value_placeholder: 'hex:5f5f676f6e65'"
-    table = spec(f"topic: a\nformat: {{{settings}}}\ntable: {{write: upsert}}")
-    assert table.unavailable_value_placeholder == "hex:5f5f676f6e65"
-
-
 @pytest.mark.parametrize(
     ("text", "fields"),
     [
         ("string", {"key_format": "string"}),
         ("{format: string, column: id}", {"key_format": "string", "key_column": "id"}),
         ("{format: json, schema: id bigint}", {"key_format": "json", "key_schema": "id bigint"}),
-        ("{format: avro, schema: key.avsc}", {"key_format": "avro", "key_schema_file": "key.avsc"}),
         ("avro", {"key_format": "avro"}),
         ("confluent", {"key_format": "confluent"}),
     ],
@@ -74,24 +66,20 @@ def test_settings_of_a_key_arrive(text: str, fields: dict[str, str]) -> None:
         ("format: {type: avro, envelope: maxwell}", "format: envelope: Input should be 'debezium'"),
         ("format: {type: avro, compatibility: full}", "format: compatibility: there is no such setting"),
         ("format: {type: avro, schema: a.avsc, subject: s}", "format: subject: is for schema: registry"),
-        (
-            "format: {type: json, envelope: debezium, unavailable_value_placeholder: 'hex:zz'}",
-            "format: unavailable_value_placeholder: has no UTF-8 behind hex:. Copy the connector's property",
-        ),
-        (
-            "format: {type: json, unavailable_value_placeholder: a}",
-            "format: unavailable_value_placeholder: needs envelope: debezium. Remove it",
-        ),
         ("format: {type: avro, schema: a.avsc, envelope: debezium}", "format: envelope: needs schema: registry"),
         ("format: {type: json, timestamp_unit: m}", "format: timestamp_unit: Input should be 's'"),
         ("format: 3", "format: type: is missing"),
         ("format: variant", "format: 'variant' isn't known"),
         ("key: json", "key: schema: is missing"),
         ("key: {format: json, schema: id intt}", "key: schema: column 'id intt' has unknown type 'intt'"),
+        ("key: {format: avro, schema: key.avsc}", "key: schema: there is no such setting"),
         ("key: {format: string, schema: id int}", "key: schema: there is no such setting"),
         ("key: {format: string, column: a b}", "key: column: String should match pattern"),
         ("key: {column: a}", "key: format: is missing. Write one of string"),
-        ("key: {format: string, column: _kafka}", "table: metadata_column: _kafka is the column of the key, too"),
+        (
+            "key: {format: string, column: _kafka}",
+            "table: key: column: is _kafka, which is the metadata column. Choose",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(text: str, line: str) -> None:

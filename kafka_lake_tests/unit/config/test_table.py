@@ -38,7 +38,6 @@ tables:
         ("{redact: '[0-9]+'}", {"mask": ("[0-9]+",)}),
         ("{exclude_fields: [a, b]}", {"except_columns": ("a", "b")}),
         ("{freshness_limit: 5m, on_data_loss: continue}", {"max_age": "5m", "on_data_loss": "continue"}),
-        ("{metadata_column: null}", {"metadata_column": None}),
     ],
 )
 def test_settings_arrive(text: str, fields: dict[str, object]) -> None:
@@ -100,7 +99,7 @@ def test_tables_without_conditions_have_all_records() -> None:
         ("{columns: 'id decimal(5, 7)'}", "decimal of 5 digits, 7 of them"),
         ("{columns: id varchar}", "varchar without a length"),
         ("{columns: id int name string}", "'name string' isn't understood after int"),
-        ("{columns: _KAFKA string}", "table: columns: has _kafka, which is the metadata column too"),
+        ("{columns: _KAFKA string}", "table: columns: has _kafka, which is the metadata column. Leave it out"),
         ("{columns: _Key string}\nkey: string", "table: columns: has _key, which is the column of the key, too"),
         ("{renames: {a: b, c: b, d: e}}", "table: renames: a and c would both be b. Give one of them another name"),
         ("{transform: somewhere}", "table: transform: 'somewhere' is not a reference. Write module:function"),
@@ -119,11 +118,13 @@ def test_tables_without_conditions_have_all_records() -> None:
         ("{redact: []}", "table: redact: is empty. Write none, or leave it out"),
         ("{on_data_loss: ignore}", "table: on_data_loss: Input should be 'fail' or 'continue'"),
         ("{freshness_limit: soon}", "table: freshness_limit: 'soon' is not a duration"),
-        ("{metadata_column: a b}", "table: metadata_column: String should match pattern"),
+        ("{metadata_column: null}", "table: metadata_column: there is no such setting"),
         ("{properties: {write.distribution-mode: range}}", "table: properties: write.distribution-mode range reads"),
-        ("{rules: [{unique: [a]}], metadata_column: null}", "table: metadata_column: null can't be with rules"),
         ("kafka.a", "table: name: topic a and its table would be the same asset, kafka/a"),
-        ("{exclude_fields: [_kafka]}", "table: exclude_fields: _kafka is in metadata_column, which the table needs"),
+        (
+            "{exclude_fields: [_kafka]}",
+            "table: exclude_fields: _kafka is in the metadata column, which",
+        ),
         ("{exclude_fields: [ID], write: {mode: upsert, key: [id]}}", "exclude_fields: ID is in write: key"),
         ("{exclude_fields: [at], write: {mode: upsert, order_by: [at]}}", "exclude_fields: at is in write: order_by"),
         (
@@ -168,7 +169,6 @@ def test_what_cannot_go_with_the_topic_is_refused(text: str, line: str) -> None:
         (("name: shop.orders", "name: shop.events__dead_letters"), "would be that of events and events__dead_letters"),
         (("name: web.clicks", "name: shop.orders"), "table shop.orders would be that of orders twice"),
         (("name: web.clicks", "name: shop.clicks"), None),
-        (("redact: all", "metadata_column: null"), "number 3: metadata_column: null can't be with tables"),
         (("id bigint", "id bigintt"), "tables: number 1: columns: column 'id bigintt'"),
     ],
 )

@@ -90,7 +90,6 @@ def test_what_goes_with_no_envelope_is_refused(text: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("table", "line"),
     [
-        ("write: upsert, metadata_column: null", "table: metadata_column: null can't be with write: upsert"),
         ("write: upsert, columns: id int, transform: 'a:b'", "table: transform: can't be combined with write: upsert"),
         ("write: {mode: upsert, key: [ID]}, columns: id int", "table: write: key: ID isn't in columns:, which are id"),
         ("write: {mode: upsert, order_by: [at]}, columns: id int", "table: write: order_by: at isn't in columns:"),

@@ -1,6 +1,5 @@
 """What metadata say is to be reconciled, and what is left is counted: on real tables, without an engine."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -293,4 +292,3 @@ def test_nothing_is_reconciled_without_both_tables_or_without_what_names_the_rec
     assert untouched(catalog) == 0, "nothing is due"
     with pytest.raises(AssertionError, match="Spark was touched"):
         untouched(catalog, forced=True)
-    assert untouched(catalog, replace(SPEC, metadata_column=None), forced=True) == 0

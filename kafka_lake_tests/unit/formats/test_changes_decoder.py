@@ -14,7 +14,7 @@ KINDS = columns(id=T.LongType(), name=T.StringType(), at=T.LongType())
 def decoder(envelope: str = "none", required: tuple[str, ...] = (), **settings: Any) -> Any:
     target = T.StructType([T.StructField(f.name, f.dataType, f.name not in required) for f in KINDS])
     key = settings.pop("key", ("id",))
-    settings = {"of_record": False, "placeholder": "__gone", "looks": envelope != "none" or bool(key), **settings}
+    settings = {"of_record": False, "looks": envelope != "none" or bool(key), **settings}
     return lambda batch: decoded(batch, envelope, Target(target), key, **settings)
 
 
@@ -83,8 +83,8 @@ def test_a_changed_key_is_refused_where_no_order_tells_what_came_first() -> None
 
 
 def test_values_that_were_not_sent_are_kept_and_have_a_column() -> None:
-    sent = envelope("u", before=row(1), after=row(1, name="__gone"))
-    strange = envelope("u", before=row(2), after={"id": 2, "blob": "__gone"})
+    sent = envelope("u", before=row(1), after=row(1, name="__debezium_unavailable_value"))
+    strange = envelope("u", before=row(2), after={"id": 2, "blob": "__debezium_unavailable_value"})
     found = decoder("debezium", required=("name",))(records((None, sent), (None, strange)))
     assert found.rows.to_pylist()[0] == row(1, name=None)
     assert found.change.field("unavailable").to_pylist()[0] == ["name"]

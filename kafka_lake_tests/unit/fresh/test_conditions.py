@@ -61,7 +61,6 @@ def test_condition_beyond_a_fresh_read_is_refused(topic: TopicTable, table: Topi
     ("settings", "why"),
     [
         ({"transform": "a:b"}, "transform:, which needs Spark"),
-        ({"metadata_column": None}, "no metadata column"),
         ({"write": "upsert", "snapshot": "replace"}, "on_snapshot: replace"),
         ({"write": "upsert", "topics": ("t", "u")}, "several topics"),
         ({"rules": (RuleEntry(name="one", expression="id > 1"),)}, r"rules that need Spark \(one\)"),

@@ -21,7 +21,6 @@ from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.errors import KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.continuous.run import ContinuousRun, Stop
 from kafka_lake.ingest.continuous.schedule import Times, ending, has_news, next_poll, reached, report_due
-from kafka_lake.ingest.lineage import Lineage
 from kafka_lake.runtime.context import Context, Observer, RetryPolicy, StoppedError
 from kafka_lake.spec.continuous import Continuous
 from kafka_lake.spec.topic_table import TopicTable
@@ -120,10 +119,6 @@ class Script:
         return Context(
             TopicTable("pizzas", "lake", "pizzas"), self.connections, "run", observer, decoding=SparkDecoding()
         )
-
-    @property
-    def lineage(self) -> Lineage:
-        return Lineage(self.context)
 
     @property
     def topic(self) -> "Script":

@@ -53,7 +53,7 @@ def test_commit_is_refused_once_dead_letters_have_changed(letters: str, catalog:
         sleep=lambda _: None,
     )
     plan = Plan((), Position(TopicIdentity("cluster", "id", "events"), {}), 0)
-    audited = Audited(plan, staged, (0, 0), (), {})
+    audited = Audited(plan, staged, (), {})
     if letters in ("none", "as planned"):
         assert publish(context, Tables(None, planned), audited).published_at > 0
         assert events == ["published"]

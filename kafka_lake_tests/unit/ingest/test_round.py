@@ -1,6 +1,5 @@
 """When a run over several topics commits, reports and ends: by a clock that the test moves."""
 
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -38,7 +37,6 @@ class Topic:
     commits: list[Any] = field(default_factory=list)
     begun: list[float] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
-    lineage: Any = field(default_factory=nullcontext)
     errors: dict[str, Exception] = field(default_factory=dict)
 
     @property

@@ -53,7 +53,7 @@ def test_a_cluster_s_settings_are_its_topics_defaults_setting_by_setting() -> No
         }
     )
     assert found == {
-        "eu/plain": Maintenance(expire_after="30d", row_retention={"older_than": "90d"}, compact_every=7),
+        "eu/plain": Maintenance(expire_after="30d", row_retention="90d", compact_every=7),
         # What is written counts, be it the default or null.
         "eu/own": Maintenance(expire_after="5d", row_retention=None, compact_every=7),
         "us/never": Maintenance(compact_every=None),
@@ -81,13 +81,6 @@ def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
     ("cluster", "topic", "said"),
     [
         ("row_retention: 90d", "table: {write: upsert}", "a key that expired would look like one that never was"),
-        ("row_retention: 90d", "table: {metadata_column: null}", "row_retention: needs Kafka's timestamp"),
-        (
-            "row_retention: {older_than: 90d, by: at}",
-            "table: {columns: id bigint}",
-            "by: at isn't in columns:, which are id, _kafka",
-        ),
-        ("{}", "table: {maintenance: {row_retention: {by: at}}}", "older_than: is missing"),
         ("row_retention: 90d", "topics: [a, b]\ntable: c", "row_retention: can't be combined with topics: yet"),
         (
             "row_retention: 90d",
@@ -110,20 +103,7 @@ def test_what_cannot_be_is_said_with_the_topic_or_the_document(cluster: str, top
 def test_what_goes_well_together_is_not_refused() -> None:
     for settings in (
         {"write": "upsert", "maintenance": {"row_retention": None}},
-        {"metadata_column": None, "maintenance": {"row_retention": {"older_than": "90d", "by": "at"}}},
-        {
-            "columns": "id bigint, inner struct<at: date>",
-            "maintenance": {"row_retention": {"older_than": "90d", "by": "inner.at"}},
-        },
-        {
-            "columns": "id bigint",
-            "maintenance": {"row_retention": {"older_than": "90d", "by": "_kafka.timestamp"}},
-        },
-        {
-            "columns": "id bigint",
-            "transform": "a:b",
-            "maintenance": {"row_retention": {"older_than": "90d", "by": "made"}},
-        },
+        {"columns": "id bigint", "transform": "a:b", "maintenance": {"row_retention": "90d"}},
     ):
         Topic.model_validate({"topic": "t", "table": settings}).topic_table()
 

@@ -33,7 +33,6 @@ table:
   partition_by: [day(at), "bucket(16, id)"]
   sort_by: [at desc]
   properties: {write.parquet.compression-codec: gzip}
-  metadata_column: _source
   transform: somewhere:function
   on_data_loss: continue
   dead_letters: {mode: table, limit: 5%}
@@ -212,7 +211,6 @@ def test_all_attributes():
         partition_by=("day(at)", "bucket(16, id)"),
         sort_by=("at desc",),
         table_properties={"write.parquet.compression-codec": "gzip"},
-        metadata_column="_source",
         start="2026-01-01T00:00:00Z",
         max_records_per_commit=1000,
         max_bytes_per_commit=500_000_000,
@@ -412,8 +410,8 @@ def test_templates_give_text(monkeypatch):
     monkeypatch.setenv("NUMBER_LIKE", "1e3")
     component, _ = load("topic: orders\ntable: {properties: {a: '{{ 1 + 2 }}'}, group: '{{ env.NUMBER_LIKE }}'}")
     assert (component.table.group, component.table.properties) == ("1e3", {"a": "3"})
-    component, _ = load("topic: orders\ntable: {metadata_column: null, description: '{{ env.IT_IS_NOT_SET }}'}")
-    assert (component.table.metadata_column, component.table.description) == (None, None)
+    component, _ = load("topic: orders\ntable: {group: null, description: '{{ env.IT_IS_NOT_SET }}'}")
+    assert (component.table.group, component.table.description) == (None, None)
 
 
 @pytest.mark.parametrize(

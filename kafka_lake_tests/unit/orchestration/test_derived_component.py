@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -173,40 +172,3 @@ def test_each_example_of_the_page_loads(example: dict[str, Any]) -> None:
 
 def test_the_page_has_an_example_of_each_way_to_write() -> None:
     assert {each["attributes"]["write"] for each in EXAMPLES} == {"append", "upsert", "aggregate", "replace"}
-
-
-def test_partitions_are_dagsters_and_need_a_column_and_a_first_day() -> None:
-    daily = {**BIG, "partitions": "daily(at, 2026-11-01)"}
-    with loaded(with_derived(daily, {**REVENUE, "from": ["orders"], "partitions": "hourly(hour, 2026-11-24)"})) as defs:
-        graph = defs.get_repository_def().asset_graph
-        days, hours = (graph.get(dg.AssetKey(["lake", name])).partitions_def for name in ("big", "revenue"))
-        assert isinstance(days, dg.TimeWindowPartitionsDefinition)
-        assert isinstance(hours, dg.TimeWindowPartitionsDefinition)
-        assert days.get_first_partition_key() == "2026-11-01"
-        # The day that has begun is one, too.
-        assert days.get_last_partition_key() == f"{datetime.now(UTC):%Y-%m-%d}"
-        assert hours.get_first_partition_key() == "2026-11-24-00:00"
-        topic = graph.get_partition_mapping(dg.AssetKey(["lake", "big"]), dg.AssetKey(["lake", "orders"]))
-        assert isinstance(topic, dg.AllPartitionMapping)
-    below = {
-        **BIG,
-        "table": "below",
-        "from": ["big"],
-        "sql": "SELECT * FROM big",
-        "partitions": "daily(at, 2026-11-01)",
-    }
-    # Of tables with partitions and without.
-    with loaded(with_derived(BIG, below)) as defs:
-        assert defs.get_repository_def().asset_graph.get(dg.AssetKey(["lake", "below"])).partitions_def is not None
-    with loaded(with_derived({**BIG, "partitions": "monthly(at, 2026-01-01)"}, {**below, "partitions": None})) as defs:
-        assert defs.get_repository_def().asset_graph.get(dg.AssetKey(["lake", "below"])).partitions_def is None
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["daily(at)", "weekly(at, 2026-11-01)", "daily(at, 2026-13-01)", "daily(, 2026-11-01)", "monthly(at, 2026-01-15)"],
-)
-def test_what_are_no_partitions_is_refused(text: str) -> None:
-    said = refusal(with_derived({**BIG, "partitions": text}))
-    assert f"partitions: {text!r} doesn't name" in said
-    assert "Write daily(ordered_at, 2026-01-01)" in said

@@ -127,7 +127,6 @@ def test_losses_say_whose_they_are() -> None:
         ("topics: [a, b, a]\ntable: both", "has a twice. Remove one of them"),
         ("topics: ['shop\\..*']\ntable: both", "can't be the name of a topic"),
         ("topics: [a, b]\ntable: {name: both, write: upsert}", "upsert can't be combined with topics:"),
-        ("topics: [a, b]\ntable: {name: both, metadata_column: null}", "null can't be with topics"),
         (
             "topics: [a, b]\ntable: both\nread: {continuous: {trigger: 2s}}",
             "can't be combined with topics: yet. Remove it",

@@ -17,11 +17,10 @@ from kafka_lake.orchestration.check_results import check_result
 from kafka_lake.orchestration.metadata import SPEC
 from kafka_lake.quality import custom_check as checks
 from kafka_lake.quality.custom_check import Checked, CheckResult, run_check
-from kafka_lake.quality.result import FEW, Refused, RuleResult, commit_result, exceeds, reason_of
+from kafka_lake.quality.result import FEW, Refused, RuleResult, count_result, exceeds, reason_of
 from kafka_lake.runtime.commit import rule_finding
 from kafka_lake.spec.rule import (
     AcceptedValues,
-    NullShare,
     OnFailure,
     Pattern,
     Range,
@@ -45,7 +44,6 @@ table:
     - {expression: total >= tax, name: total_covers_tax, on_failure: warn, fail_above: 20%}
     - unique: [order_id, store]
     - row_count: {min: 1}
-    - null_share: {column: coupon, max: 5%}
 """
 
 
@@ -66,7 +64,6 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
         ("total_covers_tax", "warn", "20%"),
         ("unique_order_id_store", "dead_letter", "5%"),
         ("row_count", "fail", None),
-        ("null_share_coupon", "fail", None),
     ]
     # A number isn't a text, nor a truth value a number: columns of one type have no values of another.
     assert [repr(v) for v in spec.rules[1].accepted_values.values] == ["'new'", "5", "'5'", "True"]  # type: ignore[union-attr]
@@ -118,13 +115,10 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
         ("rules: [{row_count: {min: 2, max: 1}}]", "there is no number of rows"),
         ("rules: [{row_count: {min: 1}, on_failure: dead_letter}]", "no single row breaks row_count"),
         ("rules: [{row_count: {min: 1}, fail_above: 5%}]", "fail_above: has no effect"),
-        ("rules: [{null_share: {column: a, max: 100%}}]", "null_share never fails"),
-        ("rules: [{null_share: {column: a, max: '5'}}]", "max: 5 isn't a share"),
         ("rules: [{unique: [a], on_failure: fail, fail_above: 5%}]", "fail_above: has no effect"),
         ("rules: [{unique: [a], fail_above: 0}]", "fail_above: 0 lets no row be broken"),
         ("rules: [{unique: [a], fail_above: some}]", "'some' isn't a limit"),
         ("rules: [{unique: [a], on_failure: warn}]\n  write: upsert", "isn't there for write: upsert"),
-        ("rules: [{unique: [a]}]\n  metadata_column: null", "null can't be with rules"),
         ("rules: [{unique: [a], within: soon}]", "within: 'soon' is not a duration"),
         ("rules: [{not_null: [a], within: 7d}]", "within: is for unique"),
         ("rules: [{foreign_key: {columns: [], table: lake.b}}]", "columns: is empty"),
@@ -223,8 +217,6 @@ def test_a_limit_is_a_count_or_a_share_and_a_few_rows_are_never_too_large_a_shar
 def test_what_is_exactly_a_share_is_not_above_it(tenths: int, rows: int) -> None:
     share, count = f"{tenths / 10}%", -(-tenths * rows // 1000)
     above = count * 1000 > tenths * rows
-    nulls = rule(null_share=NullShare(column="n", max=share))
-    assert commit_result(nulls, rows, count).fails == above
     assert exceeds(share, count, rows) == (above and count > FEW)
     assert TopicTable("orders", max_dead_letters=share).is_within_limit(count, rows) == (not above)
 
@@ -260,16 +252,12 @@ def test_a_check_tells_what_a_rule_does(
 
 
 def test_rules_about_a_commit_tell_how_it_is() -> None:
-    few = commit_result(rule(row_count=RowCount(min=2, max=5)), 1)
+    few = count_result(rule(row_count=RowCount(min=2, max=5)), 1)
     assert rule_finding(few).problems == (
         "the commit has 1 rows, and the number of rows is from 2 to 5; on_failure is fail",
     )
-    many = commit_result(rule("warn", null_share=NullShare(column="coupon", max="5%")), 100, 6)
-    assert rule_finding(many).problems == (
-        "coupon is null in 6 of 100 rows (coupon is null in at most 5% of the rows)",
-    )
-    assert rule_finding(many).warns
-    assert not rule_finding(commit_result(rule(null_share=NullShare(column="coupon", max="5%")), 100, 5)).problems
+    assert rule_finding(count_result(rule("warn", row_count=RowCount(max=5)), 6)).warns
+    assert not rule_finding(count_result(rule(row_count=RowCount(min=2, max=5)), 5)).problems
 
 
 def test_a_rule_about_a_column_that_isnt_there_warns_and_blocks_nothing() -> None:

@@ -27,8 +27,6 @@ class AvroDecoder(ValueDecoder):
     Args:
         schema: The schema as JSON, each named type defined where it is first used.
         columns: Those of the rows, see `kafka_lake.formats.task.columns`.
-        label: What messages call the schema.
-        max_bytes: Longer values are ``too_large`` and not decoded; None for no limit.
 
     Raises:
         UnsupportedTypeError: If the schema is invalid, or no table can hold its values.

@@ -30,7 +30,6 @@ class SchemaReader:
     """Reads a schema.
 
     Args:
-        label: What messages call the schema.
         references: Schemas that it refers to, by name in the registry.
 
     Raises:

@@ -30,7 +30,6 @@ class JsonDecoder(ValueDecoder):
     """Decodes batches of JSON records.
 
     Args:
-        max_bytes: Longer values are ``too_large`` and not parsed; None for no limit.
         fast: Whether the fast path takes what it can; without it every record is decoded alone.
     """
 

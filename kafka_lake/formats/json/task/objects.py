@@ -52,11 +52,7 @@ _PARSED_AS = {
 
 
 class ObjectReader:
-    """Reads the columns of one struct, or those of the records.
-
-    Args:
-        path: The struct of the columns, by columns' names.
-    """
+    """Reads the columns of one struct, or those of the records."""
 
     def __init__(self, columns: Sequence[Column], rules: Rules, path: Path = ()) -> None:
         self._columns, self._rules, self._path, self._texts = tuple(columns), rules, path, JsonTexts()

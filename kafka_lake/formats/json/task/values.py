@@ -36,9 +36,6 @@ class NewField:
 class BatchNotes:
     """What the fast path notes of the records of a batch.
 
-    Args:
-        count: The number of records.
-
     Attributes:
         bad: The records that are left to the strict path.
         written: The records in which a number is part of a text column, which must keep it as it was written.

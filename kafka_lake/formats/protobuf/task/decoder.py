@@ -39,11 +39,6 @@ class ProtobufDecoder(ValueDecoder):
     Malformed are bytes that Google's parser rejects, messages without fields that proto2 requires, and messages with
     values that their columns can't hold, such as a time outside of the years 1 to 9999.
 
-    Args:
-        files: A serialized FileDescriptorSet, each file after those that it imports.
-        label: What messages call the schema.
-        max_bytes: Longer values are ``too_large`` and not decoded; None for no limit.
-
     Raises:
         UnsupportedTypeError: If no table can hold the message.
     """

@@ -43,7 +43,6 @@ class Values:
         types: By the suffix of the column's name; several if one type can't hold the values.
         wire: The type that ptars reads, of ``FieldDescriptorProto.Type``.
         arrays: Converts ptars' array to one array of each type; unset values are null.
-        fields: The fields of a message.
     """
 
     types: Mapping[str, pa.DataType]
