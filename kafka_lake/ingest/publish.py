@@ -21,11 +21,7 @@ _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 def publish(
     context: Context, tables: Tables, audited: Audited, properties: Mapping[str, str] = _NO_PROPERTIES
 ) -> Audited:
-    """Publish a commit and return it with the time when readers could see it.
-
-    Raises:
-        PublishRefusedError: If another writer moved a head since the plan. The commit is discarded.
-    """
+    """Publish a commit and return it with the time when readers could see it."""
     try:
         published_at = _move_heads(context, tables, audited, properties)
     except BaseException:

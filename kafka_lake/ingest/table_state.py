@@ -195,11 +195,7 @@ def dead_letters_head(context: Context) -> int | None:
 
 
 def existing(context: Context, state: TableState | None) -> TableState:
-    """Return the state of a table with a position.
-
-    Raises:
-        TableError: If there is none.
-    """
+    """Return the state of a table with a position."""
     if state is None or state.position is None:
         topic = context.spec.topic
         raise TableError(

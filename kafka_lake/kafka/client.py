@@ -224,9 +224,6 @@ class Reader:
         """Yield many messages of ranges at once, with their partitions and offsets: much faster than one by one.
 
         Messages behind the end of a range may be among them.
-
-        Raises:
-            KafkaError: If the brokers don't answer, or a partition ends before its range does.
         """
         ends = {r.partition: r.end for r in ranges if len(r)}
         what, right = f"Reading topic {topic}", Right("READ", "topic", topic)

@@ -31,12 +31,7 @@ class Adopt(Job):
         self._done = False
 
     def prepare(self, topic: TopicEnds) -> None:
-        """Add the metadata column and note the position, if nothing has changed.
-
-        Raises:
-            AdoptionRefusedError: If the other writer has committed since.
-            KafkaLakeError: As `plan_adoption`.
-        """
+        """Add the metadata column and note the position, if nothing has changed."""
         context, agreed = self.context, self._agreed
         now = plan_adoption(context.spec, context.connections, self._source)
         if now.head != agreed.head or now.position != agreed.position:
@@ -44,11 +39,7 @@ class Adopt(Job):
         prepare_table(context.spec, context.connections, agreed.position)
 
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
-        """Return the commit that has the position; None once it is made.
-
-        Raises:
-            AdoptionRefusedError: If another writer has committed to the table since the adoption was planned.
-        """
+        """Return the commit that has the position; None once it is made."""
         agreed = self._agreed
         if self._done:
             return None

@@ -62,12 +62,7 @@ class Append(Job):
         self._has_warned = False
 
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
-        """Return the next part of the backlog.
-
-        Raises:
-            DataLossError: If Kafka no longer has what comes next, and the topic's settings don't say to go on.
-            ConfigurationError: If the topic has none of the chosen partitions.
-        """
+        """Return the next part of the backlog."""
         spec, warn = self.context.spec, self.context.observer.warn
         self._warn_about_old_brokers(topic)
         position = state.position if state else None

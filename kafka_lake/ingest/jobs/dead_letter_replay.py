@@ -28,9 +28,6 @@ class DeadLetterReplay(Job):
 
     Args:
         where: SQL condition on the columns of the dead-letter table; None for all.
-
-    Raises:
-        ConfigurationError: If there is no metadata column.
     """
 
     def __init__(self, context: Context, where: str | None) -> None:
@@ -41,11 +38,7 @@ class DeadLetterReplay(Job):
         self._records: DataFrame | None = None
 
     def prepare(self, topic: TopicEnds) -> None:
-        """Check the condition, and finish the reconciliation of an earlier run.
-
-        Raises:
-            ConfigurationError: If the condition is invalid.
-        """
+        """Check the condition, and finish the reconciliation of an earlier run."""
         context, where = self.context, self._where
         dead_letters = _dead_letters(context)
         if dead_letters is None:
@@ -61,11 +54,7 @@ class DeadLetterReplay(Job):
         context.with_retries(finish)
 
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
-        """Return the commit that appends the dead letters; None once it is done, or if there are none.
-
-        Raises:
-            TableError: If the table doesn't exist.
-        """
+        """Return the commit that appends the dead letters; None once it is done, or if there are none."""
         dead_letters = _dead_letters(self.context)
         if self._done or dead_letters is None:
             return None

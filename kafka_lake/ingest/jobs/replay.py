@@ -23,9 +23,6 @@ class Replay(Job):
 
     Args:
         replay_range: More than ``max_records_per_commit`` becomes several commits.
-
-    Raises:
-        ConfigurationError: If the table has no metadata column.
     """
 
     def __init__(self, context: Context, replay_range: ReplayRange) -> None:
@@ -35,22 +32,11 @@ class Replay(Job):
         self._reached: dict[int, int] = {}
 
     def prepare(self, topic: TopicEnds) -> None:
-        """Resolve the offsets.
-
-        Raises:
-            ConfigurationError: If the topic doesn't have a partition, or an offset is invalid.
-        """
+        """Resolve the offsets."""
         self._ranges = _ranges(self.context, self._range, topic.now)
 
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
-        """Return the next part of the range.
-
-        Raises:
-            DataLossError: If Kafka no longer has some of the records and ``keep_missing`` is off; or if the log was cut
-                off or replaced.
-            TableError: If the table has no position.
-            ConfigurationError: If the range begins before the adopted position.
-        """
+        """Return the next part of the range."""
         context, replay_range = self.context, self._range
         found = existing(context, state)
         assert found.position is not None, "existing has looked"
@@ -124,12 +110,7 @@ class Reset(Job):
         self._partitions = partitions
 
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
-        """Return the commit that sets the position; None if the table is there.
-
-        Raises:
-            TableError: If the table doesn't exist.
-            ConfigurationError: If the topic doesn't have a target offset, or it is before the adopted position.
-        """
+        """Return the commit that sets the position; None if the table is there."""
         spec = self.context.spec
         if state is None:
             raise TableError(
@@ -145,10 +126,6 @@ class Reset(Job):
         return None if is_there else todo
 
     def committed(self, commit: Commit, todo: Plan) -> None:
-        """Allow records that were too large for the engine to be read again.
-
-        Raises:
-            CommitFailedException: If another writer commits at that moment; the position is set all the same.
-        """
+        """Allow records that were too large for the engine to be read again."""
         if table := self.context.connections.catalog.table(self.context.spec.identifier):
             forget(table, commit.after.identity)

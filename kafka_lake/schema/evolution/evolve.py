@@ -34,9 +34,6 @@ class Renames:
 
     Args:
         renames: Old path of a column → its new name.
-
-    Raises:
-        ConfigurationError: If a new name can't be the name of a column.
     """
 
     def __init__(self, renames: Mapping[str, str], current: StructType | None) -> None:

@@ -27,9 +27,6 @@ class AvroDecoder(ValueDecoder):
     Args:
         schema: The schema as JSON, each named type defined where it is first used.
         columns: Those of the rows, see `kafka_lake.formats.task.columns`.
-
-    Raises:
-        UnsupportedTypeError: If the schema is invalid, or no table can hold its values.
     """
 
     def __init__(self, schema: str, columns: Sequence[Column], label: str, max_bytes: int | None = None) -> None:

@@ -31,9 +31,6 @@ class SchemaReader:
 
     Args:
         references: Schemas that it refers to, by name in the registry.
-
-    Raises:
-        UnsupportedTypeError: If a schema isn't JSON, or a type is defined twice.
     """
 
     def __init__(self, label: str, text: str, references: Mapping[str, str] | None = None) -> None:

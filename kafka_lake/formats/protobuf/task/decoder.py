@@ -38,9 +38,6 @@ class ProtobufDecoder(ValueDecoder):
 
     Malformed are bytes that Google's parser rejects, messages without fields that proto2 requires, and messages with
     values that their columns can't hold, such as a time outside of the years 1 to 9999.
-
-    Raises:
-        UnsupportedTypeError: If no table can hold the message.
     """
 
     def __init__(
