@@ -12,7 +12,7 @@ from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.common.text import counted
 from kafka_lake.maintenance.policy import Needs, TableHealth, applies_to, limits_of, needs_of, table_health
 from kafka_lake.maintenance.procedures import Compacted, compact, expire
-from kafka_lake.maintenance.row_retention import OldRows, count_old_rows, cutoff_ms, expire_rows, expiry_reason
+from kafka_lake.maintenance.row_retention import OldRows, cutoff_ms, expire_rows, expiry_reason
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable
 
@@ -75,14 +75,6 @@ class Due:
 
 
 @dataclass(frozen=True)
-class Preview:
-    """What maintenance would do to a table now."""
-
-    due: Due
-    rows: int | None = None
-
-
-@dataclass(frozen=True)
 class Maintained:
     """What was done to a table.
 
@@ -105,21 +97,8 @@ class Maintained:
 def due(spec: HasTables, tables: HasEngine) -> list[Due]:
     """Return what each existing table needs. Only metadata is read."""
     now = int(time.time() * 1000)
-    return [_due(spec, identifier, table, now) for identifier, table in _loaded(spec, tables)]
-
-
-def preview(spec: HasTables, tables: HasEngine) -> list[Preview]:
-    """Return what maintenance would do to each table. Data files are read where metadata isn't enough."""
-    previews, now = [], int(time.time() * 1000)
-    for identifier, table in _loaded(spec, tables):
-        needs = _due(spec, identifier, table, now)
-        old = None if needs.left_alone else old_rows(spec, identifier, now)
-        previews.append(Preview(needs, None if old is None else count_old_rows(table, old)))
-    return previews
-
-
-def _loaded(spec: HasTables, tables: HasEngine) -> list[tuple[Identifier, Table]]:
-    return [(name, table) for name in spec.identifiers if (table := tables.catalog.table(name)) is not None]
+    existing = ((name, table) for name in spec.identifiers if (table := tables.catalog.table(name)) is not None)
+    return [_due(spec, name, table, now) for name, table in existing]
 
 
 def _due(spec: HasTables, identifier: Identifier, table: Table, now: int) -> Due:

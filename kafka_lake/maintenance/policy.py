@@ -1,7 +1,6 @@
 """What maintenance a table needs, by its settings and its metadata. Nothing is changed."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import islice, takewhile
 
 from pyiceberg.table import Table
@@ -44,7 +43,6 @@ class TableHealth:
     deleted_rows: int
     commits: int
     snapshots: int
-    held_by: str = ""
 
     @property
     def average_size(self) -> int:
@@ -73,7 +71,6 @@ def table_health(table: Table) -> TableHealth:
         deleted_rows=total("position-deletes"),
         commits=commits_since_compaction(table),
         snapshots=len(table.metadata.snapshots),
-        held_by=holders(table),
     )
 
 
@@ -107,34 +104,6 @@ def compacts(snapshot: Snapshot) -> bool:
     """Return whether a snapshot replaced data files, and not only manifests or delete files."""
     replaces = snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
     return replaces and int(summary_of(snapshot).get("deleted-data-files", 0)) > 0
-
-
-def holders(table: Table) -> str:
-    """Return what keeps old files of a table from being removed, the oldest first.
-
-    Files are removed once no snapshot has them: the oldest snapshot of ``main``, tags and other branches hold them. As
-    ``tag year_end (2025-12-31 23:00), main (its oldest of 100 snapshots is of 2026-11-21 09:00)``; empty for a table
-    with one snapshot.
-    """
-    holding: list[tuple[int, str]] = []
-    for name, ref in table.metadata.refs.items():
-        is_tag = ref.snapshot_ref_type == "tag"
-        history = list(ancestors(table, ref.snapshot_id))[: 1 if is_tag else None]
-        if not history or (name == "main" and len(history) == 1):
-            continue
-        oldest = history[-1].timestamp_ms
-        if is_tag:
-            holding.append((oldest, f"tag {name} ({_moment(oldest)})"))
-            continue
-        if name != "main" and ref.snapshot_id == head_of(table):
-            continue
-        kind = "main" if name == "main" else f"branch {name}"
-        holding.append((oldest, f"{kind} (its oldest of {len(history):,} snapshots is of {_moment(oldest)})"))
-    return ", ".join(text for _, text in sorted(holding))
-
-
-def _moment(milliseconds: int) -> str:
-    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M}"
 
 
 @dataclass(frozen=True)

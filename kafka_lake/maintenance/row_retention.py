@@ -12,10 +12,7 @@ from typing import Any
 
 import tenacity
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import LessThan, Reference
-from pyiceberg.expressions.literals import literal
 from pyiceberg.table import Table
-from pyiceberg.types import TimestamptzType
 
 from kafka_lake.catalog.branches import StagingBranch, branch_name
 from kafka_lake.catalog.lake_catalog import LakeCatalog, quoted
@@ -65,22 +62,6 @@ class OldRows:
         moment = _EPOCH + timedelta(milliseconds=self.before_ms)
         text = moment.replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds")
         return f"{'.'.join(map(quoted, self.path))} < TIMESTAMP '{text}Z'"
-
-    @property
-    def expression(self) -> LessThan:
-        """Return the condition for PyIceberg."""
-        return LessThan(term=Reference(".".join(self.path)), value=literal(self.before_ms * 1000).to(TimestamptzType()))
-
-
-def count_old_rows(table: Table, old_rows: OldRows) -> int:
-    """Return how many rows would expire. Files with other rows too are read, their column alone and without Spark."""
-    try:
-        return table.scan(old_rows.expression, selected_fields=(".".join(old_rows.path),)).count()
-    except ValueError as error:
-        raise TableError(
-            f"Table {'.'.join(table.name())}: its old rows can't be counted without Spark: {error}",
-            "The table is fine: kafka-lake maintain --yes deletes them and reports their number.",
-        ) from error
 
 
 @dataclass(frozen=True)

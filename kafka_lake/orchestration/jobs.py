@@ -173,7 +173,6 @@ def health_check(spec: TopicTable, tables: "Sequence[Due]") -> dg.AssetCheckEval
 def _verdict(
     key: dg.AssetKey, tables: "Sequence[Due]", more: Mapping[str, Any] = MappingProxyType({})
 ) -> dg.AssetCheckResult:
-    held = [f"{table.name}: {text}" for table in tables if (text := table.needs.health.held_by)]
     problems = [f"{table.name}: {problem}" for table in tables if (problem := table.needs.overdue)]
     return dg.AssetCheckResult(
         asset_key=key,
@@ -181,7 +180,7 @@ def _verdict(
         passed=not problems,
         severity=dg.AssetCheckSeverity.WARN,
         description=plain("; ".join(problems)) or None,
-        metadata={**more, **({"old_files_held_by": "; ".join(held)} if held else {})},
+        metadata=dict(more),
     )
 
 

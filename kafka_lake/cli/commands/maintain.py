@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,11 +12,11 @@ from kafka_lake.cli import project
 from kafka_lake.cli.arguments import AsJson
 from kafka_lake.cli.output import Output
 from kafka_lake.cli.progress import Bar
-from kafka_lake.common.text import counted, printable
+from kafka_lake.common.text import counted
 from kafka_lake.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from kafka_lake.maintenance.maintain import Due, HasTables, Maintained, Preview
+    from kafka_lake.maintenance.maintain import Due, HasTables, Maintained
     from kafka_lake.runtime.context import Connections
 
 
@@ -34,21 +33,12 @@ def maintain(
             "automatically.",
         ),
     ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Also count the rows that would expire.",
-        ),
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the health of the tables; with --yes, compact them and expire old rows and snapshots.
 
     The sensor kafka_maintenance does the same automatically. Settings: `maintenance:` in the table's YAML.
     """
-    if dry_run and yes:
-        raise ConfigurationError("--dry-run does nothing, and --yes does what is due.", "Remove one of them.")
     if everything and not yes:
         raise ConfigurationError("--all does nothing without --yes.", "Add --yes, or leave --all out.")
     output, documents, bar = Output(as_json), list[dict[str, Any]](), Bar(as_json)
@@ -62,7 +52,7 @@ def maintain(
                 if yes:
                     _maintain(spec, connections, everything, output, documents=documents, bar=bar)
                 else:
-                    documents += _examine(spec, connections, dry_run, output, bar=bar)
+                    documents += _examine(spec, connections, output, bar=bar)
             except Exception as error:
                 # The other tables are maintained all the same.
                 failed.append(error)
@@ -72,19 +62,13 @@ def maintain(
         raise failed[0]
 
 
-def _examine(
-    spec: HasTables, connections: Connections, dry_run: bool, output: Output, *, bar: Bar
-) -> list[dict[str, Any]]:
+def _examine(spec: HasTables, connections: Connections, output: Output, *, bar: Bar) -> list[dict[str, Any]]:
     from kafka_lake.maintenance import maintain as maintenance
 
     with bar.shown():
-        previews = maintenance.preview(spec, connections) if dry_run else []
-        tables = [preview.due for preview in previews] if dry_run else maintenance.due(spec, connections)
-    output.lines(*map(health_line, tables), *_retained_files(tables), *_expiring_rows(previews))
-    documents = [{**asdict(table), "reasons": table.needs.reasons} for table in tables]
-    for document, preview in zip(documents, previews, strict=False):
-        document["would_expire"] = preview.rows
-    return documents
+        tables = maintenance.due(spec, connections)
+    output.lines(*map(health_line, tables))
+    return [{**asdict(table), "reasons": table.needs.reasons} for table in tables]
 
 
 def _maintain(
@@ -122,15 +106,3 @@ def health_line(due: Due) -> str:
         f"{counted(health.delete_files, 'delete file')}, {counted(health.snapshots, 'snapshot')}; "
         f"{'skipped' if due.left_alone else 'needs'}: {needs}"
     )
-
-
-def _retained_files(tables: Sequence[Due]) -> Iterator[str]:
-    for table in tables:
-        if text := table.needs.health.held_by:
-            yield f"{table.name}: old files are held by {printable(text)}"
-
-
-def _expiring_rows(previews: Sequence[Preview]) -> Iterator[str]:
-    for preview in previews:
-        if preview.rows is not None:
-            yield f"{preview.due.name}: {counted(preview.rows, 'row')} would expire"

@@ -3,8 +3,6 @@
 import os
 import time
 from collections import Counter
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,14 +12,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.statistics import StatisticsFile
 
-from kafka_lake.catalog.layout import LAYOUT
 from kafka_lake.catalog.tables import drop_if_unused, ensure_table, schema_of
 from kafka_lake.errors import TableError
 from kafka_lake.maintenance import clean as clean_module
 from kafka_lake.maintenance.clean import clean
-from kafka_lake.maintenance.maintain import Tables, preview
 from kafka_lake.runtime.context import Connections
-from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable
 
 SPEC = TopicTable("pizzas", "pizza", "orders")
@@ -116,20 +111,6 @@ def test_where_the_storage_names_files_in_another_way_none_is_taken_for_an_orpha
     monkeypatch.setattr(clean_module, "_listed", under_another_name)
     with pytest.raises(TableError, match=r"pizza\.orders: the storage doesn't list the table's own metadata"):
         cleaned(catalog)
-
-
-def test_old_rows_are_counted_without_spark_in_managed_tables_alone(catalog):
-    times = pa.array([datetime(2020, 1, 1, tzinfo=UTC), datetime.now(UTC)], pa.timestamp("us", "UTC"))
-    rows = ROWS.append_column("_kafka", pa.StructArray.from_arrays([times], ["timestamp"]))
-    spec = replace(SPEC, maintenance=Maintenance(row_retention="90d", compact_every=None))
-    table = ensure_table(catalog, SPEC.identifier, schema_of(rows.schema))
-    table.append(rows)
-    assert preview(spec, Tables(catalog, no_spark))[0].rows == 1
-    with table.transaction() as change:
-        change.remove_properties(LAYOUT)
-    assert preview(spec, Tables(catalog, no_spark))[0].rows is None
-    enabled = replace(spec, maintenance=spec.maintenance.model_copy(update={"enabled": True}))
-    assert preview(enabled, Tables(catalog, no_spark))[0].rows == 1
 
 
 def test_of_two_tables_made_at_once_the_one_that_stays_is_used(catalog, monkeypatch):

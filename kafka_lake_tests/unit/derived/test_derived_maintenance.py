@@ -10,7 +10,7 @@ from kafka_lake.catalog.tables import ensure_table, schema_of
 from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.derived.engine import Engine
 from kafka_lake.derived.run import cleaned
-from kafka_lake.maintenance.maintain import Tables, due, preview
+from kafka_lake.maintenance.maintain import Tables, due
 from kafka_lake.runtime.context import Observer
 from kafka_lake.spec.maintenance import Maintenance
 
@@ -49,4 +49,3 @@ def test_a_derived_table_is_maintained_where_it_is_due(
     told = "Table pizza.made is up to date, but its maintenance failed: no Spark here"
     assert said == [told] * asked, "what fails is for the next run"
     assert [each.name for each in due(spec, Tables(catalog, spark))] == ["pizza.made"]
-    assert [each.rows for each in preview(spec, Tables(catalog, spark))] == [None], "its rows don't expire"

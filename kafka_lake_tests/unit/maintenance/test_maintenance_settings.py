@@ -1,27 +1,14 @@
 """The setting `maintenance:`: that of a cluster, that of its topics over it, and what can't be."""
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from dagster.components.testing import create_defs_folder_sandbox
-from rich.console import Console
-from typer.testing import CliRunner
 
-import kafka_lake.cli.output
-import kafka_lake.cli.project
-import kafka_lake.maintenance.maintain
 from kafka_lake.cli.load_definitions import explanation
-from kafka_lake.cli.main import app
 from kafka_lake.config.topic import Topic
-from kafka_lake.maintenance.maintain import Due, Preview
-from kafka_lake.maintenance.policy import Needs, TableHealth
 from kafka_lake.orchestration.metadata import topics_of
 from kafka_lake.spec.maintenance import Maintenance
-from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.unit.orchestration.test_clusters import Documents, loaded, write
 
 
@@ -110,35 +97,3 @@ def test_what_goes_well_together_is_not_refused() -> None:
 
 def test_settings_over_none_are_the_settings() -> None:
     assert Maintenance().over(None) == Maintenance() == Maintenance().over(Maintenance())
-
-
-def test_a_dry_run_says_what_would_go_of_each_table_and_takes_no_yes(monkeypatch: pytest.MonkeyPatch) -> None:
-    health = TableHealth(rows=10, data_files=2, size=100, delete_files=0, deleted_rows=0, commits=1, snapshots=2)
-    found = [
-        Preview(
-            Due(("lake", "orders"), Needs(health, rows="rows older than 90d")),
-            1234,
-        ),
-        Preview(Due(("lake", "orders__dead_letters"), Needs(health)), 0),
-        Preview(Due(("lake", "other"), Needs(health), left_alone=True)),
-    ]
-
-    @contextmanager
-    def at_hand(*_arguments: object, **_settings: object) -> Iterator[object]:
-        yield SimpleNamespace()
-
-    monkeypatch.setattr(kafka_lake.cli.project, "maintained_tables", lambda _name: [TopicTable("orders")])
-    monkeypatch.setattr(kafka_lake.cli.project, "open_connections", at_hand)
-    monkeypatch.setattr(kafka_lake.maintenance.maintain, "preview", lambda *_: found)
-    monkeypatch.setattr(kafka_lake.cli.output, "out", Console(width=200))
-    result = CliRunner().invoke(app, ["maintain", "--dry-run"])
-    assert result.exit_code == 0
-    assert "rows older than 90d" in result.output
-    assert "lake.orders: 1,234 rows would expire" in result.output
-    assert "lake.orders__dead_letters: 0 rows would expire" in result.output
-    assert "lake.other:" not in result.output
-    told = json.loads(CliRunner().invoke(app, ["maintain", "--dry-run", "--json"]).output)
-    assert [each["would_expire"] for each in told] == [1234, 0, None]
-    refused = CliRunner().invoke(app, ["maintain", "--dry-run", "--yes"])
-    assert refused.exit_code == 1
-    assert "Remove one of them" in (refused.output + str(refused.exception))
