@@ -49,10 +49,6 @@ def young(ledger: list[Sent], days: float = 90) -> list[Sent]:
     return [each for each in ledger if each.timestamp_ms >= days_ago(days)]
 
 
-def no_spark() -> Any:
-    raise AssertionError("Spark isn't needed for this")
-
-
 @pytest.mark.exhaustive
 def test_expiry_deletes_only_old_rows_and_dead_letters(
     new_topic: NewTopic, connections: NewConnections, view: NewView
