@@ -244,7 +244,7 @@ def replay_dead_letters(
     """Decode dead letters again with the current schema and transform, and move those that fit into the table.
 
     Raises:
-        ConfigurationError: If there is no metadata column, or the condition is invalid.
+        ConfigurationError: If the condition is invalid.
         GateFailedError: If a check refused the rows. Nothing is moved.
         TableError: If the table doesn't exist.
     """

@@ -48,10 +48,10 @@ def recovered_position(context: Context, state: TableState, now: Watermarks) -> 
     is_foreign = not _may_have_own_commits(state.table)
     where = f"Table {'.'.join(spec.identifier)} has rows, but no snapshot in the history of main carries a position"
     remedy = f"Set the position with `kafka-lake reset {spec.full_topic} --to …`, or choose another table."
-    columns = _origins(state.table)
-    if is_foreign and not columns:
+    has_origins = any(f.name == spec.metadata_column and has_origin(f.field_type) for f in state.table.schema().fields)
+    if is_foreign and not has_origins:
         return None
-    if spec.metadata_column not in columns or state.head is None:
+    if not has_origins or state.head is None:
         raise TableError(
             f"{where} in topic {spec.topic}, and without a metadata column the rows don't show the offsets.",
             f"Nothing was read, because rows could be duplicated. {remedy}",
@@ -62,7 +62,7 @@ def recovered_position(context: Context, state: TableState, now: Watermarks) -> 
         return None
     reached = {r["partition"]: r["last"] + 1 for r in found if _same_topic(r["topic"], r["topic_id"], now)}
     reached = _with_expired(reached, state.table, now)
-    if is_foreign and columns == {spec.metadata_column} and all(r["topic"] is None for r in found):
+    if is_foreign and all(r["topic"] is None for r in found):
         return None
     if not reached:
         raise TableError(
@@ -129,11 +129,6 @@ def _may_have_expired(table: Table) -> bool:
     oldest = deque(ancestors(table, head_of(table)), maxlen=1)
     has_own_properties = any(key.startswith(_OWN) for key in table.properties)
     return has_own_properties and any(follows_another(snapshot) for snapshot in oldest)
-
-
-def _origins(table: Table) -> set[str]:
-    """Return the metadata columns, by their type: the setting of the name may have changed."""
-    return {field.name for field in table.schema().fields if has_origin(field.field_type)}
 
 
 def _may_have_own_commits(table: Table) -> bool:

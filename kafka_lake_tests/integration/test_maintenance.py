@@ -91,7 +91,7 @@ def test_position_is_not_recovered_from_unpublished_letters(
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"start": "latest"}, r"of partitions \[1\] there are no rows"),
+        ({"start": "latest"}, r"partitions \[1\] have no rows"),
     ],
 )
 def test_position_that_cannot_be_recovered_is_refused(
