@@ -98,7 +98,7 @@ _JSON: dict[str, tuple[Any, ...]] = {
 }
 _ADDED = {
     "discover": "`written`, the path of the document",
-    "maintain": "`reasons`, a list, and `would_expire` with --dry-run",
+    "maintain": "`reasons`, a list",
     "verify": "`verified`",
 }
 _LATE = {"FailedRun": FailedRun, "LoggedCommit": LoggedCommit, "Preview": Preview}
