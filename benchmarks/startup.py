@@ -75,7 +75,13 @@ def _commands(*, first: bool) -> dict[str, list[str]]:
         "`kafka-lake topic tail`": [*kafka_lake, "topic", "tail", "topic-0"],
         "`kafka-lake env`": [*kafka_lake, "env"],
         "`kafka-lake history`": [*kafka_lake, "history", "table_0"],
-        "`kafka-lake query --fresh`": [*kafka_lake, "query", "--fresh", "topic-0", "SELECT count(*) FROM this"],
+        "`kafka-lake query TABLE SQL --fresh`": [
+            *kafka_lake,
+            "query",
+            "--fresh",
+            "topic-0",
+            "SELECT count(*) FROM this",
+        ],
         "`import dagster`": [*python, "import dagster"],
         "`import kafka_lake.orchestration`": [*python, "import kafka_lake.orchestration"],
     }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import dagster as dg
+from dagster_pyspark import LazyPySparkResource
 from pydantic import PrivateAttr
 
 from kafka_lake.config.systems import Catalog, Kafka, Registry, Spark, build_connections
@@ -59,8 +60,8 @@ class RegistryResource(FixedResource, Registry):
     """A schema registry that speaks Confluent's API, or none."""
 
 
-class SparkResource(FixedResource, Spark):
-    """Spark, started at the first use of a run."""
+class SparkResource(FixedResource, Spark, LazyPySparkResource):  # type: ignore[misc]
+    """Spark through dagster-pyspark's lazy resource, started at the first use of a run."""
 
     catalog: CatalogResource
 

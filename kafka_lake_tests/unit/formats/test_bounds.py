@@ -28,7 +28,7 @@ from kafka_lake.formats.task.columns import Rules
 from kafka_lake.formats.task.decoded import Observed, new_field_leaves
 from kafka_lake.ingest import published
 from kafka_lake.ingest.audit import noted
-from kafka_lake.orchestration import checks as dead_letters
+from kafka_lake.orchestration import check_results
 from kafka_lake.schema.rules import Change
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.schema_changes import refuse_changes, refuse_too_many
@@ -235,7 +235,7 @@ def test_dead_letters_are_told_by_class_up_to_a_number_and_by_number_beyond(
     catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = TopicTable("orders", "shop", "orders")
-    none = dead_letters._verdict(spec, catalog)
+    none = check_results.dead_letter_result(spec, catalog)
     assert (none["passed"], none["description"], none["metadata"]) == (True, "0 dead letters", {"dead_letters": 0})
     letters = pa.schema(
         [
@@ -252,7 +252,7 @@ def test_dead_letters_are_told_by_class_up_to_a_number_and_by_number_beyond(
         place = {"topic": "orders", "partition": 7, "offset": offset, "error_message": f"no. {offset}"}
         letter = {"error_class": name, **place, "value": b"4111 | \xff" + b"x" * 500}
         table.append(pa.Table.from_pylist([letter], letters))
-    found = dead_letters._verdict(spec, catalog)
+    found = check_results.dead_letter_result(spec, catalog)
     newest = found["metadata"].pop("newest").value
     assert (found["passed"], found["metadata"]) == (False, {"dead_letters": 3, "not_json": 2, "wrong_type": 1})
     assert found["description"] == "2 not_json, 1 wrong_type: see `kafka-lake dead-letters orders`."
@@ -262,20 +262,20 @@ def test_dead_letters_are_told_by_class_up_to_a_number_and_by_number_beyond(
         ["| orders", "7", "0", "not_json", "`no. 0`"],
     ]
     assert "4111 \\| \ufffd" in newest
-    monkeypatch.setattr(dead_letters, "_SAMPLES", 1)
-    masked = dead_letters._verdict(replace(spec, mask=(r"\d{4}",)), catalog)["metadata"]["newest"].value
+    monkeypatch.setattr(check_results, "_SAMPLES", 1)
+    masked = check_results.dead_letter_result(replace(spec, mask=(r"\d{4}",)), catalog)["metadata"]["newest"].value
     assert "4111" not in masked
     assert "no. 1" not in masked
-    hidden = dead_letters._verdict(replace(spec, samples=False), catalog)["metadata"]["newest"].value
+    hidden = check_results.dead_letter_result(replace(spec, samples=False), catalog)["metadata"]["newest"].value
     assert hidden.split("\n")[0] == "| topic | partition | offset | class |"
     assert hidden.rstrip().split("\n")[2:] == ["| orders | 7 | 2 | not_json |"]
 
     def read(_: Table) -> Any:
         raise AssertionError("every letter was read")
 
-    monkeypatch.setattr(dead_letters, "_COUNTED_BY_CLASS", 2)
-    monkeypatch.setattr(dead_letters, "classes_in", read)
-    found = dead_letters._verdict(spec, catalog)
+    monkeypatch.setattr(check_results, "_COUNTED_BY_CLASS", 2)
+    monkeypatch.setattr(check_results, "classes_in", read)
+    found = check_results.dead_letter_result(spec, catalog)
     del found["metadata"]["newest"]
     assert (found["passed"], found["metadata"]) == (False, {"dead_letters": 3})
     assert found["description"] == "3 dead letters: see `kafka-lake dead-letters orders`."
