@@ -69,8 +69,8 @@ class Prewritten:
     taken: list[str] = field(default_factory=list, compare=False)
 
     def fits(self, target: Target, state: TableState) -> bool:
-        """Return whether the same files would be written for the table as it is now."""
-        return self.target == target and self.layout == _layout(state)
+        """Return whether the same files would be written for the table as it is now. Taken ones may be deleted."""
+        return not self.taken and self.target == target and self.layout == _layout(state)
 
     def take(self) -> Written:
         """Return the files; the caller deletes them or puts them into a snapshot."""
