@@ -142,16 +142,17 @@ def latest_per_key(events: DataFrame, keys: Keys, nullable: Sequence[str], is_pa
     # A soft delete keeps the row's values.
     is_delete = (F.col(OPERATION) == DELETE) & F.lit(not keys.is_soft)
     since = ordered.withColumn(_DELETED_AT, F.max(F.when(is_delete, order)).over(Window.partitionBy(*by)))
-    since = since.filter(F.col(_DELETED_AT).isNull() | (order >= F.col(_DELETED_AT)))
+    # Older events count for what can't be ordered.
+    is_since = F.col(_DELETED_AT).isNull() | (order >= F.col(_DELETED_AT))
     complete = [name for name in columns if name not in nullable and name != UNCHANGED]
     newest = F.max_by(F.struct(*[F.col(quoted(name)) for name in complete]), order).alias("newest")
     values = []
     for number, name in enumerate(nullable):
         # Each value has the order of its event, since the table may have a newer value.
         value = F.struct(F.col(quoted(name)).alias("value"), order.alias("order"))
-        has_value = _has_value(name) & ~is_delete
+        has_value = _has_value(name) & ~is_delete & is_since
         values.append(F.max_by(F.when(has_value, value), F.when(has_value, order)).alias(_value_column(number)))
-    has_row = F.bool_or(_has_value(keys.metadata)).alias(_HAS_ROW)
+    has_row = F.bool_or(_has_value(keys.metadata) & is_since).alias(_HAS_ROW)
     grouped = since.groupBy(*by).agg(newest, several, has_row, F.max(_DELETED_AT).alias(_DELETED_AT), *values)
     missing = F.array_compact(
         F.array(*[F.when(F.col(_value_column(n)).isNull(), F.lit(name)) for n, name in enumerate(nullable)])
