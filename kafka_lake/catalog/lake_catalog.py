@@ -55,9 +55,14 @@ def configured_catalog() -> "LakeCatalog":
     return LakeCatalog(name, properties_from_environment(name))
 
 
-def read_metadata_alone() -> None:
-    """Let this process read local files by fsspec: PyArrow takes longer to import than metadata take to read."""
-    SCHEMA_TO_FILE_IO["file"] = [FSSPEC_FILE_IO]
+@contextmanager
+def metadata_by_fsspec() -> Iterator[None]:
+    """Read local files by fsspec in the block: PyArrow takes longer to import than metadata take to read."""
+    before, SCHEMA_TO_FILE_IO["file"] = SCHEMA_TO_FILE_IO["file"], [FSSPEC_FILE_IO]
+    try:
+        yield
+    finally:
+        SCHEMA_TO_FILE_IO["file"] = before
 
 
 def quoted_path(column: str, names: Collection[str]) -> str:

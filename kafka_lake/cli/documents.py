@@ -18,7 +18,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import yaml
-from pydantic import ValidationError
 
 from kafka_lake.cli.find_project import Target, defs_folder
 from kafka_lake.errors import ConfigurationError
@@ -64,7 +63,7 @@ def read(location: Target) -> Documents | None:
     """Return the settings of a code location; None if Dagster has to load it."""
     try:
         return _read(_folder(location))
-    except (_ForDagster, ConfigurationError, ValidationError, yaml.YAMLError, OSError, UnicodeDecodeError, TypeError):
+    except (_ForDagster, ConfigurationError, yaml.YAMLError, OSError, SyntaxError, TypeError, ValueError):
         return None
 
 
@@ -78,7 +77,10 @@ def _folder(location: Target) -> Path:
         raise _ForDagster
     place = roots[0].joinpath(*parts)
     if not location.is_defs_folder:
-        place = next(path for path in (place.with_suffix(".py"), place / "__init__.py", place) if path.exists())
+        files = [path for path in (place.with_suffix(".py"), place / "__init__.py") if path.exists()]
+        if not files:
+            raise _ForDagster
+        place = files[0]
         _check_loads_folder(ast.parse(place.read_text()))
     return defs_folder(place / "__init__.py" if location.is_defs_folder else place)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -81,7 +81,7 @@ def maintained_tables(name: str | None = None) -> list[TopicTable | DerivedTable
 
 def derived_table(name: str) -> DerivedTable:
     """Return the settings of a derived table."""
-    specs = _tables()[1]
+    specs = _tables(checked=True)[1]
     chosen = [spec for spec in specs if name in (spec.table, spec.name)]
     if len(chosen) != 1:
         known = ", ".join(sorted(spec.name for spec in specs)) or "none"
@@ -183,16 +183,16 @@ def open_connections(
         spark = Spark(spark_config={}, catalog=catalog)
     servers = kafka.cluster().bootstrap_servers if kafka.names_brokers else None
     broker = embedded_broker_if_needed(Ports.from_env(), tell_user, servers, starts=starts_broker)
-    with broker if with_broker else nullcontext():
+    with broker if with_broker else nullcontext(), ExitStack() as stack:
         # Spark stops first: at its end, the local stack kills the remaining children.
         try:
             connections = build_connections(kafka, catalog if with_catalog else None, spark, registry)
             if with_broker:
                 connections.cluster.check()
             if only_metadata:
-                from kafka_lake.catalog.lake_catalog import read_metadata_alone
+                from kafka_lake.catalog.lake_catalog import metadata_by_fsspec
 
-                read_metadata_alone()
+                stack.enter_context(metadata_by_fsspec())
             if with_catalog:
                 connections.catalog.check()
             if with_spark:
@@ -215,10 +215,10 @@ def topics_if_any() -> list[TopicTable]:
         return []
 
 
-def _tables() -> tuple[list[TopicTable], list[DerivedTable]]:
-    """Return the settings of the tables of topics, and of the derived tables."""
+def _tables(checked: bool = False) -> tuple[list[TopicTable], list[DerivedTable]]:
+    """Return the settings of the tables of topics, and of the derived tables; ``checked``: with their queries."""
     location = target()
-    if known := documents.read(location):
+    if not checked and (known := documents.read(location)):
         return known.topics, known.derived
     from kafka_lake.cli.load_definitions import definitions, explained_errors
     from kafka_lake.orchestration.derived_assets import derived_in

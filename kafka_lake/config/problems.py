@@ -185,7 +185,7 @@ def maintenance_problems(spec: TopicTable, topic: TopicTable, complete: bool) ->
     """Give what the maintenance of a table asks for and can't be."""
     policy = spec.maintenance
     if spec.is_keyed and policy.verify is not None and policy.verify.since is not None:
-        yield f"verify: since: can't be combined with write: {spec.write}. Remove it"
+        yield f"verify: since: can't be combined with write: {spec.write}. Set verify: without it here."
     if policy.row_retention is None:
         return
     of_cluster = " Set row_retention: null here, or remove it from the cluster's document." if complete else ""

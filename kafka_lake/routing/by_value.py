@@ -81,7 +81,7 @@ def find_table(topic: TopicTable, name: str, catalog: "LakeCatalog") -> TopicTab
         topic = knowing(topic, own.properties)
     if not (found := _named(topic, name)):
         raise ConfigurationError(
-            f"Topic {topic.full_topic}: no value has a table {name} yet.", "`kafka-lake topics` lists the tables."
+            f"Topic {topic.full_topic}: no value has a table {name} yet.", "`kafka-lake topics list` lists the tables."
         )
     return found[0]
 

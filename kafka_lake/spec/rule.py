@@ -14,7 +14,6 @@ from kafka_lake.errors import ConfigurationError
 from kafka_lake.spec.settings import Limit, OptionalText, Problem, Settings, Text, TextList
 
 OnFailure = Literal["dead_letter", "fail", "warn"]
-ON_FAILURE: tuple[OnFailure, ...] = get_args(OnFailure)
 Kind = Literal[
     "not_null", "accepted_values", "range", "pattern", "expression", "unique", "foreign_key", "row_count", "check",
 ]  # fmt: skip

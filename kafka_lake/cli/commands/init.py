@@ -56,7 +56,7 @@ def init(
         if "@" in address:
             raise ConfigurationError(
                 f"--{option} has a user or a password in it, and init writes no secrets.",
-                "Remove it of the address, and set KAFKA_LAKE_KAFKA_SASL_… or "
+                "Remove it from the address, and set KAFKA_LAKE_KAFKA_SASL_… or "
                 "KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO.",
             )
     use_servers(bootstrap_servers, registry)

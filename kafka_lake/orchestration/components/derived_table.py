@@ -87,7 +87,7 @@ def _settings_problems(spec: DerivedSpec) -> Iterator[str]:
     if spec.order_by and not spec.keeps_newest:
         yield f"order_by: has no effect with write: {spec.write}. Remove it."
     if not spec.is_incremental and spec.on_change == "forward":
-        yield "on_change: forward has no effect with write: replace, which rerererecomputes everything each time."
+        yield "on_change: forward has no effect with write: replace, which recomputes everything each time."
     if spec.is_incremental and len(spec.sources) > 1:
         yield (
             f"write: {spec.write} takes one table under from:, but there are {len(spec.sources)}. Put lookup tables "

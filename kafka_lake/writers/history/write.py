@@ -128,7 +128,7 @@ def _history_table(batch: ChangeBatch) -> HistoryTable:
         raise TableError(
             f"Topic {spec.topic}: track: {', '.join(unknown)} isn't a column of the rows of table "
             f"{'.'.join(spec.identifier)}.",
-            f"Its columns are {', '.join(history.values)}. Correct track:, or declare the column with schema:.",
+            f"Its columns are {', '.join(history.values)}. Correct track:, or declare the column with columns:.",
         )
     return history
 

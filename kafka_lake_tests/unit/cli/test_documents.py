@@ -1,5 +1,6 @@
 """Documents that are read without Dagster: the same settings as Dagster's, or none."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from kafka_lake.cli import documents, project
 from kafka_lake.cli.commands import init
 from kafka_lake.cli.find_project import Target, targets
+from kafka_lake.errors import ConfigurationError
 
 NAME = "shop_of_documents"
 CLUSTER = "type: kafka_lake.KafkaCluster\nattributes: {maintenance: {expire_after: 9d}, retry_attempts: 2}\n"
@@ -74,10 +76,34 @@ def test_settings_are_those_of_dagster(tmp_path: Path, monkeypatch: pytest.Monke
         {"more.py": "import dagster as dg\n"},
         {"two/defs.yaml": "type: kafka_lake.KafkaCluster\n"},
         {"../definitions.py": "from shop import defs\n"},
+        {"../definitions.py": "def (\n"},
+        {"../definitions.py": ""},
+        {"more.py": "def (\n"},
     ],
 )
 def test_other_projects_are_for_dagster(tmp_path: Path, texts: dict[str, str]) -> None:
     assert documents.read(make(tmp_path, texts)) is None
+
+
+def test_missing_definitions_are_for_dagster(tmp_path: Path) -> None:
+    location = make(tmp_path, {})
+    (tmp_path / NAME / "definitions.py").unlink()
+    assert documents.read(location) is None
+
+
+def test_query_that_dagster_refuses_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hostile = DERIVED.replace("SELECT *", "SELECT reflect('a') AS x").replace("shop.orders", "lake.orders")
+    topic = "type: kafka_lake.KafkaTopic\nattributes: {topic: orders}\n"
+    make(tmp_path, {"orders/defs.yaml": topic, "big/defs.yaml": hostile})
+    # Another test may have loaded a project of that name.
+    for module in [name for name in sys.modules if name.partition(".")[0] == NAME]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(ConfigurationError, match="No derived table has the name big"):
+        project.derived_table("big")
+    assert "Left out: Table lake.big: sql: it calls reflect" in capsys.readouterr().err
 
 
 def test_documents_without_topics_are_read(tmp_path: Path) -> None:
