@@ -54,7 +54,7 @@ def print_orders(
     console.print(_loaded(spec.topic, events))
     console.print(_checks([check for load in loads.values() for check in load.checks]))
     console.print(_best_stores(catalog, top_stores))
-    new = sum(_number(each, "rows_added") for each in events)
+    new = sum(_number(each, "dagster/partition_row_count") for each in events)
     console.print(
         f"[bold green]{counted(new, 'new row')}[/], {counted(status.rows, 'row')} in {status.table} now, snapshot "
         f"{status.snapshot_id}, lag {status.lag}; {seconds:.0f} s from the start of Dagster to the last table.",
@@ -73,7 +73,7 @@ def print_deliveries(spec: TopicTable, loads: Mapping[str, RunReport], console: 
     for heading in ("checks", "new columns"):
         runs.add_column(heading)
     for run_id, load in loads.items():
-        rows = sum(_number(event, "rows_added") for event in _partitions(load, spec))
+        rows = sum(_number(event, "dagster/partition_row_count") for event in _partitions(load, spec))
         new = ", ".join(each.name for each in columns if each.run_id == run_id)
         runs.add_row(run_id[:8], f"{rows:,}", _verdict(load.checks), new)
     console.print(runs)
@@ -124,7 +124,7 @@ def _loaded(topic: str, events: Sequence[Materialization]) -> Table:
     for heading in ("from offset", "to offset", "rows", "lag after"):
         shown.add_column(heading, justify="right")
     for each in sorted(events, key=lambda event: int(event.partition)):
-        labels = ("start_offset", "end_offset", "rows_added", "lag_after")
+        labels = ("start_offset", "end_offset", "dagster/partition_row_count", "lag_after")
         shown.add_row(each.partition, *(f"{_number(each, label):,}" for label in labels))
     return shown
 
