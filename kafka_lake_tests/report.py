@@ -6,7 +6,6 @@ fails isn't written: mend what it shows and run it again.
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import time
@@ -15,13 +14,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.page import between
 from benchmarks.results import in_markdown, machine
 
 PROJECT = Path(__file__).parents[1]
 PAGE = PROJECT / "docs" / "verification.md"
 RESULTS = PROJECT / "docs" / "verification"
 HEADER = ("What is run", "Command", "Time", "Result", "When")
-TABLE = re.compile(r"(?<=<!-- lanes -->\n).*?(?=<!-- /lanes -->)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def run(name: str) -> bool:
     }
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-    PAGE.write_text(TABLE.sub(lambda _: f"{table()}\n", PAGE.read_text()))
+    PAGE.write_text(between("lanes").sub(lambda _: f"{table()}\n", PAGE.read_text()))
     return True
 
 

@@ -33,7 +33,7 @@ _VARIABLE = re.compile(r"\{\{\s*env\.(\w+)\s*\}\}")
 
 
 class _ForDagster(Exception):
-    """What is here is for Dagster to load."""
+    """Only Dagster can load these documents."""
 
 
 @dataclass(frozen=True)

@@ -230,7 +230,7 @@ class Spark(BaseModel):
         if not remote:
             return self.spark_session
         session = self._kept.get(kept) if kept else self._own
-        # A session that has once been told by the server that it is unknown has closed itself.
+        # A session closes itself when the server no longer knows it.
         await_port(remote)
         if session is None or session.is_stopped or not is_known(session, remote):
             if session is not None:
