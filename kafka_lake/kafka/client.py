@@ -2,6 +2,7 @@
 
 import re
 import time
+import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType, TracebackType
@@ -26,6 +27,12 @@ FIRST_ANSWER_SECONDS = 8.0
 ALL_DOWN_SECONDS = 4.0
 POLL_SECONDS = 0.1
 END = ClientError._PARTITION_EOF
+_retired: list[AdminClient] = []
+"""Clients that nothing uses any more, closed at the next request.
+
+Python may collect a cycle of objects, such as an error that is kept with its traceback, in a thread of librdkafka. A
+client that is closed there aborts the process.
+"""
 _MANY = 20_000
 """Messages of a list: few enough to hold beside what librdkafka has fetched."""
 _READING: Mapping[str, Any] = {
@@ -117,8 +124,10 @@ class KafkaClient:
         return own_variables(explained(failure, self.properties), self.name)
 
     def _admin(self) -> AdminClient:
+        _retired.clear()
         if self._client is None:
             self._client = self.made(AdminClient, {})
+            weakref.finalize(self, _retired.append, self._client)
         return self._client
 
     def _ask(self, what: str, future: Any, right: Right | None = None) -> Any:
@@ -127,9 +136,7 @@ class KafkaClient:
             try:
                 answer = future.result(timeout=min(POLL_SECONDS, self.timeout))
             except KafkaException as error:
-                # The future keeps the error, and its traceback would keep this client: such a cycle may be collected in
-                # a thread of librdkafka, which then aborts the process.
-                raise self.explained(what, error, right) from error.with_traceback(None)
+                raise self.explained(what, error, right) from error
             except TimeoutError as error:
                 self._admin().poll(0)
                 if time.monotonic() - started >= self._patience():

@@ -98,8 +98,7 @@ class KafkaCluster(KafkaClient):
             try:
                 topic = self._ask(f"Topic {name}", described[name], Right("READ", "topic", name))
             except KafkaLakeError as error:
-                # Without the traceback, which keeps this client alive.
-                answers[name] = error.with_traceback(None)
+                answers[name] = error
                 continue
             topic_id = str(topic.topic_id or "")
             identities[name] = TopicIdentity(cluster_id, "" if topic_id in _NOT_A_TOPIC_ID else topic_id, name)
@@ -171,7 +170,7 @@ class KafkaCluster(KafkaClient):
                 try:
                     answer = self._ask(what, future, Right("READ", "topic", member.topic))
                 except KafkaLakeError as error:
-                    answer = error.with_traceback(None)
+                    answer = error
             if getattr(answer, "offset", 0) == OFFSET_INVALID:
                 # A leader that was just elected doesn't know its end yet, and librdkafka takes that for an answer.
                 text = f"{what}: the cluster at {self.bootstrap_servers} can't report them yet."

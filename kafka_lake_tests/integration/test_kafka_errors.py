@@ -3,6 +3,7 @@
 import socket
 import socketserver
 import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -161,6 +162,35 @@ def test_broker_answer_clears_earlier_errors(port: int) -> None:
     cluster._reported.refusal = cluster._reported.failure = object()  # type: ignore[assignment]
     watermarks(cluster)
     assert (cluster._reported.refusal, cluster._reported.failure) == (None, None)
+
+
+_COLLECTED_BY_LIBRDKAFKA = """\
+import gc, socket, threading
+from kafka_lake.kafka.cluster import KafkaCluster
+
+silent = socket.socket()
+silent.bind(("127.0.0.1", 0))
+silent.listen()
+ended = threading.Event()
+gc.disable()
+
+def ask():
+    cluster = KafkaCluster({"bootstrap.servers": "127.0.0.1:%d" % silent.getsockname()[1]}, 1.0)
+    cluster.itself = cluster
+    answer = cluster._admin().describe_cluster(request_timeout=1)
+    answer.add_done_callback(lambda _: (gc.collect(), ended.set()))
+
+ask()
+assert ended.wait(30)
+print("alive")
+"""
+
+
+def test_client_that_librdkafka_collects_does_not_abort_the_process() -> None:
+    """Python's garbage collector runs in any thread, also in the one that brings an answer nobody waits for."""
+    command = [sys.executable, "-c", _COLLECTED_BY_LIBRDKAFKA]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
 
 
 def test_hidden_topic_is_reported(port: int) -> None:

@@ -1,17 +1,13 @@
 """Questions to a cluster, answered by a client that stands for librdkafka's."""
 
-import gc
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import IsolationLevel
 
-from kafka_lake.errors import KafkaLakeError
 from kafka_lake.kafka.cluster import KafkaCluster
 
 LOW, STABLE, HIGH = 0, 7, 9
@@ -70,31 +66,3 @@ def test_consumers_read_what_the_ends_count(committed: bool, level: str) -> None
     cluster = Cluster(read_committed=committed)
     cluster.consumer({"group.id": "g"})
     assert cluster.made_with == {"group.id": "g", "enable.auto.commit": False, "isolation.level": level}
-
-
-@pytest.mark.parametrize("ask", [KafkaCluster.check, lambda cluster: cluster.watermarks(["pizzas"])])
-def test_failed_request_leaves_no_cycle_that_keeps_the_client(ask: Callable[[KafkaCluster], object]) -> None:
-    class Refusing(Client):
-        def describe_cluster(self, **_: Any) -> "Future[Any]":
-            return refused() if ask is KafkaCluster.check else super().describe_cluster()
-
-        def describe_topics(self, topics: Any, **_: Any) -> dict[str, "Future[Any]"]:
-            return {"pizzas": refused()}
-
-    cluster = Cluster()
-    cluster.client = Refusing()
-    alive = weakref.ref(cluster)
-    gc.disable()
-    try:
-        with suppress(KafkaLakeError):
-            ask(cluster)
-        del cluster
-        assert alive() is None
-    finally:
-        gc.enable()
-
-
-def refused() -> "Future[Any]":
-    future: Future[Any] = Future()
-    future.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
-    return future
