@@ -115,14 +115,13 @@ class Contest:
         return self._cold_and_warm(OURS, found)
 
     def sink(self) -> list[Series]:
-        """Return the peer's drains: once with each number of tasks, then again with the better one."""
+        """Return the peer's drains with as many tasks as cores or as partitions, whichever is faster."""
         numbers = sorted({self.settings.engine.cores, self.topic.shape.partitions})
         trials = {tasks: [self._drains(tasks, 0)] for tasks in numbers}
         best = min(numbers, key=lambda tasks: trials[tasks][0][-1].seconds)
         for number in range(1, self.settings.repeats):
             trials[best].append(self._drains(best, number))
-        ordered = sorted(numbers, key=lambda tasks: tasks != best)
-        return [each for tasks in ordered for each in self._cold_and_warm(_tasks(tasks), trials[tasks])]
+        return self._cold_and_warm(SINK, trials[best])
 
     def _drains(self, tasks: int, number: int) -> list[Repeat]:
         folder = self.folder / f"sink-{tasks}-{number}"
@@ -130,7 +129,7 @@ class Contest:
         pair = connect_sink.cold_and_warm(
             self.bootstrap, self.broker, self.topic, connect_sink.Settings(tasks), folder, warm=1, heap=heap
         )
-        self._tell(_tasks(tasks), *pair)
+        self._tell(f"{SINK}, {tasks} tasks", *pair)
         return pair
 
     def _cold_and_warm(self, contender: str, pairs: list[list[Repeat]]) -> list[Series]:
@@ -148,6 +147,3 @@ class Contest:
         )
         self.tell_user(f"{self.topic.shape.name}, {contender}: {told}")
 
-
-def _tasks(number: int) -> str:
-    return f"{SINK}, {number} tasks"
