@@ -34,7 +34,7 @@ from kafka_lake_tests.unit.simulated.world import without_pauses
 
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "0"))
 HISTORIES = settings(
-    max_examples=EXAMPLES or 50,
+    max_examples=EXAMPLES or 25,
     derandomize=not EXAMPLES,
     stateful_step_count=10,
     phases=[Phase.generate] if "MODEL_UNSHRUNK" in os.environ else tuple(Phase),
