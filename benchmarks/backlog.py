@@ -94,7 +94,7 @@ class Run:
 
     def told(self) -> dict[str, Any]:
         """Return the run's figures."""
-        records = sum(each["offsets"] for each in self.commits)
+        records = sum(commit["offsets"] for commit in self.commits)
         seconds = self.ended - self.began
         return {
             "killed": self.killed,
@@ -103,14 +103,14 @@ class Run:
             "seconds": seconds,
             "records_per_second": records / seconds,
             "cpu_seconds": self.cpu,
-            "largest_commit": max((each["offsets"] for each in self.commits), default=0),
+            "largest_commit": max((commit["offsets"] for commit in self.commits), default=0),
             "longest_commit_seconds": max(self._pauses(), default=0.0),
             **_peaks(self.looks),
             "phases": self._phases(),
         }
 
     def _pauses(self) -> list[float]:
-        ends = [self.began, *(each["at"] for each in self.commits)]
+        ends = [self.began, *(commit["at"] for commit in self.commits)]
         return [after - before for before, after in pairwise(ends)]
 
     def _phases(self) -> list[dict[str, Any]]:
@@ -119,16 +119,16 @@ class Run:
         found = []
         for number in range(_PHASES):
             start, stop = self.began + number * width, self.began + (number + 1) * width
-            done = sum(each["offsets"] for each in self.commits if each["at"] <= stop)
+            done = sum(commit["offsets"] for commit in self.commits if commit["at"] <= stop)
             found.append({"records": done, **_peaks([look for look in self.looks if start <= look.at < stop])})
         return found
 
 
 def _peaks(looks: Sequence[Look]) -> dict[str, int]:
     return {
-        "peak_memory": max((each.total for each in looks), default=0),
-        "peak_java": max((each.java for each in looks), default=0),
-        "peak_python": max((each.python for each in looks), default=0),
+        "peak_memory": max((look.total for look in looks), default=0),
+        "peak_java": max((look.java for look in looks), default=0),
+        "peak_python": max((look.python for look in looks), default=0),
     }
 
 
@@ -154,7 +154,7 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
             "backlog",
             asdict(settings),
             size=topic.size,
-            runs=[each.told() for each in runs],
+            runs=[run.told() for run in runs],
             partitions=counted(table, now),
             files=sum(1 for _ in table.scan().plan_files()),
         )
@@ -221,14 +221,14 @@ def _run(
         killer.start()
         assert child.stdout is not None
         for line in child.stdout:
-            each = json.loads(line)
-            run.commits.append(each)
+            item = json.loads(line)
+            run.commits.append(item)
             memory = run.looks[-1].total >> 20 if run.looks else 0
             tell_user(
                 f"{len(run.commits)} commits, {sum(c['offsets'] for c in run.commits):,} records, "
-                f"{each['remaining']:,} to go, {memory:,} MiB"
+                f"{item['remaining']:,} to go, {memory:,} MiB"
             )
-            if kill and each["remaining"] and each["remaining"] <= settings.records / 2:
+            if kill and item["remaining"] and item["remaining"] <= settings.records / 2:
                 half.set()
         child.wait()
         run.ended = time.monotonic()
@@ -254,7 +254,7 @@ def _kill_amid(child: "subprocess.Popen[str]", run: Run, half: threading.Event) 
     half.wait()
     if child.poll() is not None:
         return
-    ends = [run.began, *(each["at"] for each in run.commits)]
+    ends = [run.began, *(commit["at"] for commit in run.commits)]
     with suppress(subprocess.TimeoutExpired):
         child.wait((ends[-1] - ends[-2]) / 2)
         return
@@ -266,9 +266,9 @@ def _kill(root: int) -> None:
     """Kill a process and all that descend from it: none gets to clean up."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(root)
-        for each in [*process.children(recursive=True), process]:
+        for child in [*process.children(recursive=True), process]:
             with suppress(psutil.NoSuchProcess):
-                each.kill()
+                child.kill()
 
 
 def main() -> None:

@@ -62,14 +62,14 @@ def partition_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return what was counted of each partition as the cells of a table, see `PARTITIONS_HEADER`."""
     return [
         (
-            str(each["partition"]),
-            f"{each['low']:,} to {each['end'] - 1:,}",
-            f"{each['first']:,} to {each['last']:,}" if each["rows"] else "none",
-            f"{each['rows']:,}",
-            f"{each['rows'] - each['distinct']:,}",
-            "yes" if is_exact(each) else "NO",
+            str(item["partition"]),
+            f"{item['low']:,} to {item['end'] - 1:,}",
+            f"{item['first']:,} to {item['last']:,}" if item["rows"] else "none",
+            f"{item['rows']:,}",
+            f"{item['rows'] - item['distinct']:,}",
+            "yes" if is_exact(item) else "NO",
         )
-        for each in result["partitions"]
+        for item in result["partitions"]
     ]
 
 

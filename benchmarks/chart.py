@@ -26,12 +26,12 @@ def draw(result: Mapping[str, Any], folder: Path) -> Path:
 def _bars(result: Mapping[str, Any]) -> Figure:
     """Return both rates of every contender on the first topic, with the range of the repeats."""
     topic = result["series"][0]["topic"]
-    series = [each for each in result["series"] if each["topic"] == topic][::-1]
+    series = [item for item in result["series"] if item["topic"] == topic][::-1]
     figure = Figure(figsize=(11, 1.2 + 0.42 * len(series)), layout="constrained")
-    labels = [f"{each['contender']}{'' if each['state'] == 'limit' else ', ' + each['state']}" for each in series]
+    labels = [f"{entry['contender']}{'' if entry['state'] == 'limit' else ', ' + entry['state']}" for entry in series]
     for axes, (rate, title) in zip(figure.subplots(1, 2, sharey=True), _RATES, strict=True):
-        medians = [each["median"][rate] / 1000 for each in series]
-        bars = axes.barh(labels, medians, color=[_COLOURS[each["state"]] for each in series])
+        medians = [entry["median"][rate] / 1000 for entry in series]
+        bars = axes.barh(labels, medians, color=[_COLOURS[entry["state"]] for entry in series])
         axes.bar_label(bars, fmt="%.0f k", padding=3)
         axes.set_title(title)
         axes.margins(x=0.15)
@@ -46,12 +46,12 @@ def _bars(result: Mapping[str, Any]) -> Figure:
 def _dirt(result: Mapping[str, Any]) -> Figure:
     """Return the warm rates of every contender, a group of bars for each topic."""
     topics = result["topics"]
-    warm = [each for each in result["series"] if each["state"] == "warm"]
-    contenders = list(dict.fromkeys(each["contender"] for each in warm))
+    warm = [item for item in result["series"] if item["state"] == "warm"]
+    contenders = list(dict.fromkeys(item["contender"] for item in warm))
     figure = Figure(figsize=(11, 4), layout="constrained")
     for axes, (rate, title) in zip(figure.subplots(1, 2), _RATES, strict=True):
         for number, contender in enumerate(contenders):
-            found = {each["topic"]: each["median"][rate] / 1000 for each in warm if each["contender"] == contender}
+            found = {item["topic"]: item["median"][rate] / 1000 for item in warm if item["contender"] == contender}
             places = [place + number / (len(contenders) + 1) for place in range(len(topics))]
             bars = axes.barh(places, [found[topic] for topic in topics], 0.9 / (len(contenders) + 1), label=contender)
             axes.bar_label(bars, fmt="%.0f k", padding=3)
@@ -71,15 +71,15 @@ def _over_time(result: Mapping[str, Any]) -> Figure:
     """Return how long records waited, and the memory of each process, over the time of a soak."""
     figure = Figure(figsize=(11, 4), layout="constrained")
     fresh, memory = figure.subplots(1, 2)
-    middles = [(each["from"] + each["to"]) / 2 for each in result["slices"]]
+    middles = [(item["from"] + item["to"]) / 2 for item in result["slices"]]
     for name, label in (("p50", "median"), ("p95", "95 %")):
-        fresh.plot(middles, [each["seconds"].get(name, 0) for each in result["slices"]], marker="o", label=label)
-    for each in result["kills"]:
-        fresh.axvline(each["at"] / 60, color="#e6b0aa", linewidth=0.8, zorder=0)
+        fresh.plot(middles, [item["seconds"].get(name, 0) for item in result["slices"]], marker="o", label=label)
+    for item in result["kills"]:
+        fresh.axvline(item["at"] / 60, color="#e6b0aa", linewidth=0.8, zorder=0)
     fresh.set_title("seconds from a record to its row; lines are kills")
-    minutes = [each["at"] / 60 for each in result["samples"]]
-    for part in sorted({name for each in result["samples"] for name in each["memory"]}):
-        memory.plot(minutes, [each["memory"].get(part, 0) / 2**20 for each in result["samples"]], label=part)
+    minutes = [item["at"] / 60 for item in result["samples"]]
+    for part in sorted({name for item in result["samples"] for name in item["memory"]}):
+        memory.plot(minutes, [item["memory"].get(part, 0) / 2**20 for item in result["samples"]], label=part)
     memory.set_title("memory, MiB")
     for axes in (fresh, memory):
         axes.set_xlabel("minutes")

@@ -151,11 +151,13 @@ def _counts(catalog: LakeCatalog, case: Case) -> dict[str, int]:
         table = catalog.table((NAMESPACE, name))
         assert table is not None, "all records are there"
         totals = totals_of(table) or Totals()
-        operations = [each.summary.operation for each in table.metadata.snapshots if each.summary is not None]
+        operations = [
+            snapshot.summary.operation for snapshot in table.metadata.snapshots if snapshot.summary is not None
+        ]
         found += Counter(
             commits=totals.commits, refused=totals.refused, compactions=operations.count(Operation.REPLACE)
         )
     with dagster_at_hand() as instance:
         failed = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE]))
-    maintenance = sum(MAINTENANCE_TAG in each.tags for each in failed)
+    maintenance = sum(MAINTENANCE_TAG in item.tags for item in failed)
     return {name: found[name] for name in ("commits", "refused", "compactions")} | {"failed_maintenance": maintenance}

@@ -43,12 +43,12 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
                 repeats[SINK] = connect_sink.cold_and_warm(bootstrap, pid, topic, tasks, here, warm, heap=engine.heap)
             for contender, found in repeats.items():
                 series += _cold_and_warm(contender, topic, found)
-                rates = ", ".join(f"{each.figures()['records_per_cpu_second']:,.0f}" for each in found)
+                rates = ", ".join(f"{item.figures()['records_per_cpu_second']:,.0f}" for item in found)
                 tell_user(f"{name}, {contender}: {rates} records per CPU-s")
             # What has been read makes room on the disk.
             admin.delete_topics([name])[name].result(30)
     topics = {name: said(shape) for name, shape in DIRTY.items()}
-    sizes = {each.topic: each.repeats[0].size / each.repeats[0].records for each in series}
+    sizes = {entry.topic: entry.repeats[0].size / entry.repeats[0].records for entry in series}
     return {**result, "topics": topics, "bytes_per_record": sizes, "series": as_json(series)}
 
 

@@ -129,8 +129,8 @@ def write_documents(documents: Mapping[str, str], folder: Path) -> None:
     for name, text in documents.items():
         (package / "defs" / name).mkdir(parents=True)
         (package / "defs" / name / "defs.yaml").write_text(text)
-    for each in (package, package / "defs"):
-        (each / "__init__.py").touch()
+    for item in (package, package / "defs"):
+        (item / "__init__.py").touch()
     (folder / "pyproject.toml").write_text(_PROJECT)
     (package / "definitions.py").write_text(_DEFINITIONS)
     settings = (Path(__file__).parents[1] / "dagster.yaml").read_text()
@@ -251,16 +251,18 @@ def run_case(
                 load.enter_context(in_thread(lambda stop, n=name: produce(bootstrap, n, ledgers[n], case.rate, stop)))
                 for name in ledgers
             ]
-            threads = [watching, *producers, *(load.enter_context(in_thread(each)) for each in beside)]
-            await_all(lambda: all(any(each.seen) for each in ledgers.values()), stack, threads, "every table to fill")
+            threads = [watching, *producers, *(load.enter_context(in_thread(item)) for item in beside)]
+            await_all(
+                lambda: all(any(ledger.seen) for ledger in ledgers.values()), stack, threads, "every table to fill"
+            )
             await_all(later(warm_up), stack, threads, "")
             tell_user(f"{case.name}: measuring for {seconds:.0f} s")
             begin, before, commits = time.monotonic(), _usage(), _commits(ledgers)
             await_all(later(seconds), stack, threads, "")
             end, after, commits = time.monotonic(), _usage(), _commits(ledgers) - commits
-        await_all(lambda: all(each.complete() for each in ledgers.values()), stack, [watching], "the last records")
+        await_all(lambda: all(ledger.complete() for ledger in ledgers.values()), stack, [watching], "the last records")
         more = look(catalog, case)
-    waits = sorted(wait for each in ledgers.values() for wait in each.waits(begin, end))
+    waits = sorted(wait for ledger in ledgers.values() for wait in ledger.waits(begin, end))
     used = {part: after[part] - before[part] for part in after}
     return outcome(case, waits, end - begin, commits, used) | more
 
@@ -361,8 +363,8 @@ def await_all(reached: Callable[[], bool], stack: Stack, threads: Sequence[Runni
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not reached():
         stack.check()
-        for each in threads:
-            each.check()
+        for thread in threads:
+            thread.check()
         if what and time.monotonic() > deadline:
             raise KafkaLakeError(f"Waited {_PATIENCE_SECONDS} s for {what}.", f"Logs are in {home()}.")
         time.sleep(0.1)
@@ -384,7 +386,7 @@ def _usage() -> dict[str, float]:
 
 def _commits(ledgers: dict[str, Ledger]) -> int:
     """Return how often any of the tables has shown something new."""
-    return sum(each.commits for each in ledgers.values())
+    return sum(ledger.commits for ledger in ledgers.values())
 
 
 def percentiles(ordered: Sequence[float]) -> dict[str, float]:

@@ -99,26 +99,26 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _row(result: Mapping[str, Any], begin: float, end: float) -> tuple[str, ...]:
-    merges = [each for each in result["merges"] if begin <= each["at"] < end]
-    reads = [each["seconds"] for each in result["reads"] if begin <= each["at"] < end]
-    seconds = sorted(each["seconds"] for each in merges)
-    maintenance = [each["maintenance_seconds"] for each in merges if each["maintained"]]
+    merges = [item for item in result["merges"] if begin <= item["at"] < end]
+    reads = [item["seconds"] for item in result["reads"] if begin <= item["at"] < end]
+    seconds = sorted(merge["seconds"] for merge in merges)
+    maintenance = [merge["maintenance_seconds"] for merge in merges if merge["maintained"]]
 
     def most(name: str) -> int:
-        return max((each[name] for each in merges), default=0)
+        return max((merge[name] for merge in merges), default=0)
 
     return (
         f"{begin / 60:.0f} to {end / 60:.0f}",
         f"{len(merges):,}",
         _median(seconds),
         f"{seconds[int(len(seconds) * 0.95)]:.1f}" if seconds else "",
-        _median([each["cpu_seconds"] for each in merges]),
-        _median([each["waits"][0] for each in merges]),
-        _median([each["waits"][1] for each in merges]),
+        _median([merge["cpu_seconds"] for merge in merges]),
+        _median([merge["waits"][0] for merge in merges]),
+        _median([merge["waits"][1] for merge in merges]),
         f"{len(maintenance)}",
         _median(maintenance),
         f"{most('memory') / 2**20:,.0f} MiB",
-        _median([each["heap"] / 2**20 for each in result["live"] if begin <= each["at"] < end]),
+        _median([item["heap"] / 2**20 for item in result["live"] if begin <= item["at"] < end]),
         f"{most('delete_files'):,}",
         f"{most('data_files'):,}",
         f"{most('snapshots'):,}",
@@ -146,10 +146,10 @@ def _merge(keyed: KeyedTable) -> dict[str, Any]:
         "waits": [waits[len(waits) // 2], waits[int(len(waits) * 0.95)]] if waits else [0.0, 0.0],
         "maintenance_seconds": time.monotonic() - merged,
         "maintained": ", ".join(
-            f"{each.identifier[1]}: {each.before.data_files} + {each.before.delete_files} files to "
-            f"{each.after.data_files} + {each.after.delete_files}, {each.expired} snapshots expired, "
-            f"{each.seconds:.0f} s"
-            for each in done
+            f"{item.identifier[1]}: {item.before.data_files} + {item.before.delete_files} files to "
+            f"{item.after.data_files} + {item.after.delete_files}, {item.expired} snapshots expired, "
+            f"{item.seconds:.0f} s"
+            for item in done
         ),
         "memory": memory_bytes(os.getpid()),
         "delete_files": health.delete_files,

@@ -89,7 +89,7 @@ def _measured(settings: Settings, tables: Tables, tell: Callable[[str], object])
         else:
             writer.commit({POSITION: Position(identity, {0: committed * _ROWS}).to_json()})
         if committed % settings.every == 0 or (timed and committed % settings.every < _TIMED):
-            maintained += sum(each.seconds for each in maintain(_SPEC, tables))
+            maintained += sum(item.seconds for item in maintain(_SPEC, tables))
             writer.refresh()
     return {"samples": samples, "rows": _table(catalog).scan().count(), "expected": committed * _ROWS}
 
@@ -99,9 +99,9 @@ def _timed_commits(
 ) -> list[tuple[float, float]]:
     """Make some commits by PyIceberg, and return the seconds and CPU seconds of each."""
     took = []
-    for each in range(number, number + count):
+    for item in range(number, number + count):
         began, cpu = time.perf_counter(), time.process_time()
-        position = Position(identity, {0: each * _ROWS})
+        position = Position(identity, {0: item * _ROWS})
         _table(catalog).append(rows, snapshot_properties={POSITION: position.to_json()})
         took.append((time.perf_counter() - began, time.process_time() - cpu))
     return took
@@ -118,12 +118,12 @@ def _sample(table: Table, number: int, took: Sequence[tuple[float, float]]) -> d
     files = len(list(table.scan().plan_files()))
     planning, planning_cpu = time.perf_counter() - began, time.process_time() - cpu
     snapshot = table.current_snapshot()
-    seconds = sorted(each for each, _ in took)
+    seconds = sorted(item for item, _ in took)
     return {
         "commits": number,
         "commit": statistics.median(seconds),
         "commit_95": seconds[int(len(seconds) * 0.95)],
-        "commit_cpu": statistics.median(each for _, each in took),
+        "commit_cpu": statistics.median(item for _, item in took),
         "planning": planning,
         "planning_cpu": planning_cpu,
         "files": files,
@@ -137,17 +137,17 @@ def rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return a result as lines of a table."""
     return [
         (
-            f"{each['commits']:,}",
-            f"{each['commit'] * 1000:.0f}",
-            f"{each['commit_95'] * 1000:.0f}",
-            f"{each['commit_cpu'] * 1000:.0f}",
-            f"{each['planning'] * 1000:.0f}",
-            f"{each['planning_cpu'] * 1000:.0f}",
-            f"{each['files']:,}",
-            f"{each['manifests']:,}",
-            f"{each['snapshots']:,}",
-            f"{each['metadata'] / 1024:,.0f}",
-            f"{each['maintained']:.0f}",
+            f"{item['commits']:,}",
+            f"{item['commit'] * 1000:.0f}",
+            f"{item['commit_95'] * 1000:.0f}",
+            f"{item['commit_cpu'] * 1000:.0f}",
+            f"{item['planning'] * 1000:.0f}",
+            f"{item['planning_cpu'] * 1000:.0f}",
+            f"{item['files']:,}",
+            f"{item['manifests']:,}",
+            f"{item['snapshots']:,}",
+            f"{item['metadata'] / 1024:,.0f}",
+            f"{item['maintained']:.0f}",
         )
-        for each in result["samples"]
+        for item in result["samples"]
     ]

@@ -306,7 +306,7 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
     for (turn, _, label), repeat in zip(steps, repeats, strict=True):
         if turn and not label.startswith("_"):
             found.setdefault(label, []).append(repeat)
-    return {**result, "cases": {name: [asdict(each) for each in every] for name, every in found.items()}}
+    return {**result, "cases": {name: [asdict(item) for item in every] for name, every in found.items()}}
 
 
 def _verify(catalog: Any, turn: int, number: int, records: int) -> None:
@@ -361,9 +361,9 @@ def medians(result: Mapping[str, Any]) -> dict[str, Repeat]:
     """Return, of each case, the repeat of the median CPU time."""
     found = {}
     for name, every in result["cases"].items():
-        repeats = [Repeat(**each) for each in every]
-        middle = statistics.median_low(each.cpu_seconds for each in repeats)
-        found[name] = next(each for each in repeats if each.cpu_seconds == middle)
+        repeats = [Repeat(**item) for item in every]
+        middle = statistics.median_low(repeat.cpu_seconds for repeat in repeats)
+        found[name] = next(repeat for repeat in repeats if repeat.cpu_seconds == middle)
     return found
 
 
@@ -374,16 +374,16 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     plain = middles[DECLARED]
     rate = plain.records / plain.cpu_seconds
     made: list[tuple[str, ...]] = []
-    for name, each in middles.items():
-        mine = each.records / each.cpu_seconds
+    for name, item in middles.items():
+        mine = item.records / item.cpu_seconds
         goal = goals[name]
         made.append(
             (
                 name,
                 f"{mine:,.0f}",
-                f"{each.size / each.cpu_seconds / 1e6:.1f}",
-                f"{each.cpu_seconds:.2f}",
-                f"{each.seconds:.2f}",
+                f"{item.size / item.cpu_seconds / 1e6:.1f}",
+                f"{item.cpu_seconds:.2f}",
+                f"{item.seconds:.2f}",
                 f"{mine / rate:.2f}",
                 "" if goal is None else f"{goal:.2f}",
             )

@@ -63,7 +63,7 @@ class Repeat:
 
     def figures(self) -> dict[str, float]:
         """Return all that is measured and the rates that follow from it."""
-        measured = {each.name: getattr(self, each.name) for each in fields(self)}
+        measured = {field.name: getattr(self, field.name) for field in fields(self)}
         rates = {
             "records_per_second": self.records / self.seconds,
             "records_per_cpu_second": self.records / self.cpu_seconds,
@@ -87,7 +87,7 @@ class Series:
     def median(self) -> dict[str, float]:
         """Return each figure's median over the repeats."""
         every = [repeat.figures() for repeat in self.repeats]
-        return {name: statistics.median(each[name] for each in every) for name in every[0]}
+        return {name: statistics.median(item[name] for item in every) for name in every[0]}
 
 
 def machine() -> dict[str, Any]:
@@ -130,7 +130,7 @@ def document(benchmark: str, settings: Mapping[str, Any], **content: Any) -> dic
 
 def as_json(series: Iterable[Series]) -> list[dict[str, Any]]:
     """Return series as JSON has them."""
-    return [{**asdict(each), "median": each.median()} for each in series]
+    return [{**asdict(entry), "median": entry.median()} for entry in series]
 
 
 def save(result: Mapping[str, Any], folder: Path) -> Path:
@@ -151,9 +151,9 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return round(value) if abs(value) >= 10_000 else round(value, 3)
     if isinstance(value, Mapping):
-        return {key: _rounded(each) for key, each in value.items()}
+        return {key: _rounded(element) for key, element in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_rounded(each) for each in value]
+        return [_rounded(item) for item in value]
     return value
 
 
@@ -180,11 +180,11 @@ def throughput_rows(result: Mapping[str, Any], topic: str) -> list[tuple[str, ..
     A contender whose last rows become visible later than it is done has a row for that too.
     """
     rows = []
-    for each in result["series"]:
-        if each["topic"] == topic:
-            rows.append(_cells(each, each["contender"], each["median"]))
-            if "committed_seconds" in each["median"]:
-                rows.append(_cells(each, f"{each['contender']}, until committed", _until_committed(each["median"])))
+    for item in result["series"]:
+        if item["topic"] == topic:
+            rows.append(_cells(item, item["contender"], item["median"]))
+            if "committed_seconds" in item["median"]:
+                rows.append(_cells(item, f"{item['contender']}, until committed", _until_committed(item["median"])))
     return rows
 
 
@@ -244,14 +244,14 @@ def dirty_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     clean: dict[tuple[str, str], float] = {}
     rows = []
     for topic, said in result["topics"].items():
-        for each in (each for each in result["series"] if each["topic"] == topic):
-            median = each["median"]
+        for value in (item for item in result["series"] if item["topic"] == topic):
+            median = value["median"]
             rate = median["records_per_cpu_second"]
-            share = rate / clean.setdefault((each["contender"], each["state"]), rate)
+            share = rate / clean.setdefault((value["contender"], value["state"]), rate)
             rows.append(
                 (
                     said,
-                    f"{each['contender']}, {each['state']}",
+                    f"{value['contender']}, {value['state']}",
                     f"{median['records_per_second']:,.0f}",
                     f"{rate:,.0f}",
                     f"{share:.2f}",
@@ -261,7 +261,7 @@ def dirty_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
                     f"{median['broker_cpu_seconds']:.1f}",
                     f"{median['rows']:,.0f}",
                     f"{median['dead_letters']:,.0f}",
-                    "yes" if all(map(is_exact, each["repeats"])) else "NO",
+                    "yes" if all(map(is_exact, value["repeats"])) else "NO",
                 )
             )
     return rows

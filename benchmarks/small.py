@@ -54,7 +54,7 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
         for spark in ("local", "connect"):
             with EmbeddedBroker(folder / f"broker-{spark}", heap="512m") as broker:
                 commits = _measured(settings, spark, broker.bootstrap_servers, folder / spark)
-            medians = {name: statistics.median(each[name] for each in commits) for name in commits[0]}
+            medians = {name: statistics.median(commit[name] for commit in commits) for name in commits[0]}
             cases.append({"spark": spark, "commits": len(commits), **medians})
             tell_user(f"{spark}: {medians['cpu_seconds']:.2f} CPU-seconds a commit of {settings.records} records")
     return document("small", asdict(settings), cases=cases)

@@ -254,7 +254,9 @@ def measure(settings: Soak, folder: Path, tell_user: Callable[[str], None]) -> d
                 for name in TOPICS
             ]
             threads = [watching, *producers]
-            await_all(lambda: all(any(each.seen) for each in ledgers.values()), stack, threads, "every table to fill")
+            await_all(
+                lambda: all(any(ledger.seen) for ledger in ledgers.values()), stack, threads, "every table to fill"
+            )
             begin = time.monotonic()
             tell_user(f"all tables have rows; {settings.minutes:.0f} minutes begin")
             kill_at = begin + settings.kill_every
@@ -263,12 +265,12 @@ def measure(settings: Soak, folder: Path, tell_user: Callable[[str], None]) -> d
                     kills.append({"at": at, "what": what})
                     kill_at = time.monotonic() + settings.kill_every * chance.uniform(0.5, 1.5)
                 samples.append(
-                    {"at": at, "memory": _memory(), "commits": sum(each.commits for each in ledgers.values())}
+                    {"at": at, "memory": _memory(), "commits": sum(item.commits for item in ledgers.values())}
                 )
                 await_all(later(_LOOK_SECONDS), stack, threads, "")
             end = time.monotonic()
         tell_user("the load has ended; catching up")
-        await_all(lambda: all(each.complete() for each in ledgers.values()), stack, [watching], "the last records")
+        await_all(lambda: all(ledger.complete() for ledger in ledgers.values()), stack, [watching], "the last records")
         problems = [
             problem
             for name, ledger in ledgers.items()
@@ -292,7 +294,7 @@ def measure(settings: Soak, folder: Path, tell_user: Callable[[str], None]) -> d
         slices=slices(waits, samples, kills, settings.minutes),
         samples=samples,
         kills=kills,
-        records=sum(len(numbers) for each in ledgers.values() for numbers in each.produced),
+        records=sum(len(numbers) for item in ledgers.values() for numbers in item.produced),
         health=health,
         problems=problems,
     )
@@ -309,25 +311,25 @@ def slices(
     for part in range(6):
         begin, end = part * length, (part + 1) * length
         by_topic: dict[str, list[float]] = {name: [] for name in TOPICS}
-        for each in waits:
-            if begin <= each["at"] < end:
-                by_topic[each["topic"]].append(each["seconds"])
+        for wait in waits:
+            if begin <= wait["at"] < end:
+                by_topic[wait["topic"]].append(wait["seconds"])
         within = sorted(chain(*by_topic.values()))
-        seen = [each for each in samples if begin <= each["at"] < end]
+        seen = [sample for sample in samples if begin <= sample["at"] < end]
         found.append(
             {
                 "from": begin / 60,
                 "to": end / 60,
                 "records": len(within),
                 "seconds": percentiles(within) if within else {},
-                "by_topic": {name: percentiles(sorted(each)) for name, each in by_topic.items() if each},
+                "by_topic": {name: percentiles(sorted(element)) for name, element in by_topic.items() if element},
                 "commits": seen[-1]["commits"] - seen[0]["commits"] if seen else 0,
-                "kills": sum(begin <= each["at"] < end for each in kills),
+                "kills": sum(begin <= kill["at"] < end for kill in kills),
                 "memory": {
-                    name: max(each["memory"].get(name, 0) for each in seen)
-                    for name in sorted({name for each in seen for name in each["memory"]})
+                    name: max(item["memory"].get(name, 0) for item in seen)
+                    for name in sorted({name for item in seen for name in item["memory"]})
                 },
-                "memory_of_all": max((sum(each["memory"].values()) for each in seen), default=0),
+                "memory_of_all": max((sum(item["memory"].values()) for item in seen), default=0),
             }
         )
     return found
@@ -337,14 +339,14 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the lines of the table that the terminal shows: a sixth of the time each."""
     return [
         (
-            f"{each['from']:.0f} to {each['to']:.0f}",
-            f"{each['records']:,}",
-            *(f"{each['seconds'][name]:.1f}" if each["seconds"] else "" for name in ("p50", "p95", "max")),
-            f"{each['commits']:,}",
-            f"{each['kills']}",
-            f"{each['memory_of_all'] / 2**20:,.0f} MiB",
+            f"{item['from']:.0f} to {item['to']:.0f}",
+            f"{item['records']:,}",
+            *(f"{item['seconds'][name]:.1f}" if item["seconds"] else "" for name in ("p50", "p95", "max")),
+            f"{item['commits']:,}",
+            f"{item['kills']}",
+            f"{item['memory_of_all'] / 2**20:,.0f} MiB",
         )
-        for each in result["slices"]
+        for item in result["slices"]
     ]
 
 
@@ -364,11 +366,11 @@ def differing(catalog: LakeCatalog, topic: str, ledger: Sent) -> list[str]:
     problems = []
     for table, places in wanted.items():
         found = Counter[tuple[int, int, int]]()
-        for each in _table(catalog, table).scan().to_arrow().to_pylist():
-            kafka = each.pop("_kafka")
-            found[kafka["partition"], kafka["offset"], each["n"]] += 1
-            if (values := _as_produced(each)) != row(each["n"]):
-                problems.append(f"{table}: {values} instead of {row(each['n'])}")
+        for item in _table(catalog, table).scan().to_arrow().to_pylist():
+            kafka = item.pop("_kafka")
+            found[kafka["partition"], kafka["offset"], item["n"]] += 1
+            if (values := _as_produced(item)) != row(item["n"]):
+                problems.append(f"{table}: {values} instead of {row(item['n'])}")
         problems += _difference(table, places, found)
     return problems + _difference(f"{topic}: dead letters", letters, _letters(catalog, topic))
 
@@ -383,10 +385,12 @@ def _differing_keys(catalog: LakeCatalog, topic: str, ledger: Sent) -> list[str]
             letters[partition, offset] += 1
         else:
             newest[row(number)["id"]] = number
-    found = [_as_produced(each) for each in _table(catalog, topic).scan().to_arrow().drop_columns("_kafka").to_pylist()]
+    found = [
+        _as_produced(column) for column in _table(catalog, topic).scan().to_arrow().drop_columns("_kafka").to_pylist()
+    ]
     wanted = Counter(json.dumps(row(number)) for number in newest.values() if number is not None)
     return [
-        *_difference(topic, wanted, Counter(json.dumps(each) for each in found)),
+        *_difference(topic, wanted, Counter(json.dumps(item) for item in found)),
         *_difference(f"{topic}: dead letters", letters, _letters(catalog, topic)),
     ]
 
@@ -398,15 +402,15 @@ def _as_produced(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _letters(catalog: LakeCatalog, topic: str) -> Counter[tuple[int, int]]:
     read = _table(catalog, f"{topic}__dead_letters").scan().to_arrow().to_pylist()
-    return Counter((each["partition"], each["offset"]) for each in read)
+    return Counter((item["partition"], item["offset"]) for item in read)
 
 
 def _difference(of: str, wanted: Counter[Any], found: Counter[Any]) -> list[str]:
     lacking, surplus = wanted - found, found - wanted
     return [
-        f"{of}: {sum(each.values())} {what}, such as {next(iter(each))}"
-        for what, each in (("missing", lacking), ("too many", surplus))
-        if each
+        f"{of}: {sum(item.values())} {what}, such as {next(iter(item))}"
+        for what, item in (("missing", lacking), ("too many", surplus))
+        if item
     ]
 
 

@@ -71,7 +71,7 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
 
 
 def _bytes_per_record(series: list[Series]) -> dict[str, float]:
-    return {each.topic: each.repeats[0].size / each.repeats[0].records for each in series}
+    return {entry.topic: entry.repeats[0].size / entry.repeats[0].records for entry in series}
 
 
 @dataclass(frozen=True)
@@ -136,14 +136,13 @@ class Contest:
         name = self.topic.shape.name
         return [
             Series(contender, name, "cold", tuple(pair[0] for pair in pairs)),
-            Series(contender, name, "warm", tuple(each for pair in pairs for each in pair[1:])),
+            Series(contender, name, "warm", tuple(item for pair in pairs for item in pair[1:])),
         ]
 
     def _tell(self, contender: str, *repeats: Repeat) -> None:
-        rates = [each.figures() for each in repeats]
+        rates = [repeat.figures() for repeat in repeats]
         told = "; then ".join(
-            f"{each['records_per_second']:,.0f} records/s, {each['records_per_cpu_second']:,.0f} per CPU-s"
-            for each in rates
+            f"{rate['records_per_second']:,.0f} records/s, {rate['records_per_cpu_second']:,.0f} per CPU-s"
+            for rate in rates
         )
         self.tell_user(f"{self.topic.shape.name}, {contender}: {told}")
-

@@ -88,16 +88,16 @@ def rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return the lines of the table that the terminal shows."""
     return [
         (
-            each["keys"],
-            f"{each['changes']:,}",
-            f"{each['seconds']:.1f}",
-            f"{each['changes'] / each['seconds']:,.0f}",
-            f"{each['cpu_seconds']:.1f}",
-            f"{each['changes'] / each['cpu_seconds']:,.0f}",
+            item["keys"],
+            f"{item['changes']:,}",
+            f"{item['seconds']:.1f}",
+            f"{item['changes'] / item['seconds']:,.0f}",
+            f"{item['cpu_seconds']:.1f}",
+            f"{item['changes'] / item['cpu_seconds']:,.0f}",
             f"{result['settings']['rows']:,}",
             f"{result['differing']:,}",
         )
-        for each in result["batches"]
+        for item in result["batches"]
     ]
 
 

@@ -105,8 +105,8 @@ class Topic:
 
     def send_ids(self, ids: Sequence[int], partitions: int = 1) -> None:
         """Produce ``{"id": …}`` for each, round robin over the partitions."""
-        for each in ids:
-            self.send({"id": each}, each % partitions)
+        for identifier in ids:
+            self.send({"id": identifier}, identifier % partitions)
 
     def create(self, partitions: int = 1, **config: str) -> None:
         new = NewTopic(self.name, partitions, 1, config={"retention.ms": "-1", **config})
@@ -283,9 +283,9 @@ def pair_of(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is about other pairs than the one that this session has."""
     pair = pair_of(config)
-    others = [each for each in items if (about := each.get_closest_marker("pairs")) and pair not in about.args]
+    others = [item for item in items if (about := item.get_closest_marker("pairs")) and pair not in about.args]
     config.hook.pytest_deselected(items=others)
-    items[:] = [each for each in items if each not in others]
+    items[:] = [item for item in items if item not in others]
 
 
 @pytest.fixture(scope="session")

@@ -66,7 +66,7 @@ class Captured:
         console.print(_changes(self.shop))
         console.print(_compared(found))
         console.print(_longest_history(catalog, TABLES["customers"].identifier))
-        if wrong := [_problem(name, each) for name, each in found.items() if each.differences]:
+        if wrong := [_problem(name, item) for name, item in found.items() if item.differences]:
             raise KafkaLakeError("\n".join(wrong), "Please report this.")
         console.print("[bold green]Every row is the same in PostgreSQL and in Iceberg.[/]")
 
@@ -114,14 +114,14 @@ def _have_moved(positions: dict[str, set[tuple[int, ...]]]) -> bool:
 
     A run lasts as long as the database changes, so its end can't be awaited.
     """
-    for each in _statuses():
-        if position := tuple(of.position for of in each.partitions if of.position):
-            positions[each.table].add(position)
+    for status in _statuses():
+        if position := tuple(of.position for of in status.partitions if of.position):
+            positions[status.table].add(position)
     return all(len(positions[".".join(spec.identifier)]) >= _LOADS for spec in TABLES.values())
 
 
 def _no_lag() -> bool:
-    return not any(each.lag for each in _statuses())
+    return not any(status.lag for status in _statuses())
 
 
 def _statuses() -> list[TopicStatus]:
@@ -146,9 +146,9 @@ def _compared(found: Mapping[str, Comparison]) -> Table:
     shown = Table("table", title="PostgreSQL and Iceberg, compared row by row")
     for heading in ("rows in PostgreSQL", "rows in Iceberg", "rows that differ"):
         shown.add_column(heading, justify="right")
-    for name, each in found.items():
+    for name, item in found.items():
         label = f"{name}, current" if WRITES[name.rpartition(".")[2]] == "history" else name
-        shown.add_row(label, f"{each.wanted:,}", f"{each.found:,}", f"{each.differences:,}")
+        shown.add_row(label, f"{item.wanted:,}", f"{item.found:,}", f"{item.differences:,}")
     return shown
 
 

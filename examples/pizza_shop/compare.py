@@ -45,16 +45,16 @@ def compare(key: Sequence[str], wanted: Iterable[Row], found: Iterable[Row]) -> 
     times = Counter(_key(row, key) for row in rows)
     here = {_key(row, key): row for row in rows}
     different = {
-        each: tuple(name for name, value in row.items() if plain(here[each].get(name)) != plain(value))
-        for each, row in there.items()
-        if each in here
+        element: tuple(name for name, value in row.items() if plain(here[element].get(name)) != plain(value))
+        for element, row in there.items()
+        if element in here
     }
     return Comparison(
         wanted=len(there),
         found=len(rows),
-        missing=tuple(each for each in there if each not in here),
-        unexpected=tuple(each for each, count in times.items() if each not in there or count > 1),
-        different={each: columns for each, columns in different.items() if columns},
+        missing=tuple(item for item in there if item not in here),
+        unexpected=tuple(element for element, count in times.items() if element not in there or count > 1),
+        different={element: columns for element, columns in different.items() if columns},
     )
 
 

@@ -135,8 +135,8 @@ def many(bootstrap: str, count: int, seed: int, console: Console) -> Many:
 
 def _send(bootstrap: str, topic: str, records: Iterable[Sent]) -> None:
     producer = TopicProducer(bootstrap, topic)
-    for each in records:
-        producer.send(each.key, each.value)
+    for record in records:
+        producer.send(record.key, record.value)
     producer.flush()
 
 
@@ -154,7 +154,7 @@ def expected_content() -> Expected:
             unreadable += 1
         else:
             orders.append(order)
-    large = [each for each in orders if each["total"] >= _LARGE]
+    large = [item for item in orders if item["total"] >= _LARGE]
     by_id = ("event_id",)
     rows: dict[tuple[str, str], Any] = {
         ("events", "orders"): (by_id, orders),
@@ -165,7 +165,7 @@ def expected_content() -> Expected:
         ("events", "large_orders_per_store"): (("store_id",), _by_store(large)),
     }
     for kitchen in KITCHENS:
-        found = [_measured(each) for each in _values(kitchen) if each is not None]
+        found = [_measured(value) for value in _values(kitchen) if value is not None]
         rows["kitchens", kitchen.partition("-")[2]] = (("id",), found)
     return Expected(rows, unreadable)
 
@@ -193,8 +193,8 @@ def _measured(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _revenue(orders: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     totals: dict[tuple[datetime, int], list[Decimal]] = defaultdict(list)
-    for each in orders:
-        totals[each["at"].replace(minute=0, second=0), each["store_id"]].append(each["total"])
+    for order in orders:
+        totals[order["at"].replace(minute=0, second=0), order["store_id"]].append(order["total"])
     return [
         {"hour": hour, "store_id": store, "revenue": sum(found), "orders": len(found)}
         for (hour, store), found in totals.items()
@@ -203,8 +203,8 @@ def _revenue(orders: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _by_store(orders: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     totals: dict[int, list[Decimal]] = defaultdict(list)
-    for each in orders:
-        totals[each["store_id"]].append(each["total"])
+    for order in orders:
+        totals[order["store_id"]].append(order["total"])
     return [{"store_id": store, "orders": len(found), "largest": max(found)} for store, found in totals.items()]
 
 
@@ -221,7 +221,7 @@ def _found(expected: Expected) -> _Found:
     tables = {
         ".".join(name): compare(key, wanted, _rows(catalog, name)) for name, (key, wanted) in expected.rows.items()
     }
-    return _Found(tables, sum(len(_rows(catalog, ("events", f"{each}__dead_letters"))) for each in _DEAD_LETTERS))
+    return _Found(tables, sum(len(_rows(catalog, ("events", f"{item}__dead_letters"))) for item in _DEAD_LETTERS))
 
 
 def _rows(catalog: LakeCatalog, identifier: tuple[str, str]) -> list[dict[str, Any]]:
@@ -232,9 +232,9 @@ def _rows(catalog: LakeCatalog, identifier: tuple[str, str]) -> list[dict[str, A
 
 def _differing(expected: Expected, found: _Found) -> list[str]:
     problems = [
-        f"{name}: {len(each.missing)} rows missing, {len(each.unexpected)} unexpected, {len(each.different)} different."
-        for name, each in found.tables.items()
-        if each.differences
+        f"{name}: {len(item.missing)} rows missing, {len(item.unexpected)} unexpected, {len(item.different)} different."
+        for name, item in found.tables.items()
+        if item.differences
     ]
     if found.dead_letters != expected.dead_letters:
         problems.append(f"{TOPIC}: {found.dead_letters} dead letters, expected {expected.dead_letters}.")
@@ -245,8 +245,8 @@ def _shown(expected: Expected, found: _Found) -> Table:
     shown = Table("table", title="Topics and tables, compared row by row")
     for heading in ("expected rows", "rows in Iceberg", "rows that differ"):
         shown.add_column(heading, justify="right")
-    for name, each in found.tables.items():
-        shown.add_row(name, f"{each.wanted:,}", f"{each.found:,}", f"{each.differences:,}")
+    for name, item in found.tables.items():
+        shown.add_row(name, f"{item.wanted:,}", f"{item.found:,}", f"{item.differences:,}")
     differ = abs(found.dead_letters - expected.dead_letters)
     shown.add_row("dead letters of events", f"{expected.dead_letters:,}", f"{found.dead_letters:,}", f"{differ:,}")
     return shown

@@ -54,7 +54,7 @@ def print_orders(
     console.print(_loaded(spec.topic, events))
     console.print(_checks([check for load in loads.values() for check in load.checks]))
     console.print(_best_stores(catalog, top_stores))
-    new = sum(_number(each, "dagster/partition_row_count") for each in events)
+    new = sum(_number(item, "dagster/partition_row_count") for item in events)
     console.print(
         f"[bold green]{counted(new, 'new row')}[/], {counted(status.rows, 'row')} in {status.table} now, snapshot "
         f"{status.snapshot_id}, lag {status.lag}; {seconds:.0f} s from the start of Dagster to the last table.",
@@ -74,14 +74,14 @@ def print_deliveries(spec: TopicTable, loads: Mapping[str, RunReport], console: 
         runs.add_column(heading)
     for run_id, load in loads.items():
         rows = sum(_number(event, "dagster/partition_row_count") for event in _partitions(load, spec))
-        new = ", ".join(each.name for each in columns if each.run_id == run_id)
+        new = ", ".join(column.name for column in columns if column.run_id == run_id)
         runs.add_row(run_id[:8], f"{rows:,}", _verdict(load.checks), new)
     console.print(runs)
     shown = Table("column", "type", "added by", title=f"The columns of {status.table}")
-    for each in columns:
-        if each.name != spec.metadata_column:
-            came_with = f"snapshot {each.snapshot_id}, run {each.run_id[:8]}" if each.run_id else "the table"
-            shown.add_row(each.name, each.type, came_with, style="bold green" if each.run_id else "")
+    for column in columns:
+        if column.name != spec.metadata_column:
+            came_with = f"snapshot {column.snapshot_id}, run {column.run_id[:8]}" if column.run_id else "the table"
+            shown.add_row(column.name, column.type, came_with, style="bold green" if column.run_id else "")
     console.print(shown)
     console.print(
         f"{counted(status.rows, 'row')} in {status.table} now, snapshot {status.snapshot_id}, lag {status.lag}.",
@@ -123,9 +123,9 @@ def _loaded(topic: str, events: Sequence[Materialization]) -> Table:
     shown = Table("partition", title=f"Loaded from {topic}")
     for heading in ("from offset", "to offset", "rows", "lag after"):
         shown.add_column(heading, justify="right")
-    for each in sorted(events, key=lambda event: int(event.partition)):
+    for item in sorted(events, key=lambda event: int(event.partition)):
         labels = ("start_offset", "end_offset", "dagster/partition_row_count", "lag_after")
-        shown.add_row(each.partition, *(f"{_number(each, label):,}" for label in labels))
+        shown.add_row(item.partition, *(f"{_number(item, label):,}" for label in labels))
     return shown
 
 
@@ -151,6 +151,6 @@ def _best_stores(catalog: LakeCatalog, identifier: tuple[str, str]) -> Table:
     shown.add_column("pizzas", justify="right")
     if table := catalog.table(identifier):
         ranked = table.scan(selected_fields=("store_id", "pizzas")).to_arrow().sort_by([("pizzas", "descending")])
-        for each in ranked.slice(0, _BEST).to_pylist():
-            shown.add_row(str(each["store_id"]), f"{each['pizzas']:,}")
+        for item in ranked.slice(0, _BEST).to_pylist():
+            shown.add_row(str(item["store_id"]), f"{item['pizzas']:,}")
     return shown

@@ -71,7 +71,7 @@ _ARROW_BATCHES = {
     "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
 }
-"""Batches that fit into the processor's caches: with Spark's 10,000 records, those of 10 KiB cost half as much again."""
+"""Batches that fit into caches: with 10,000 records, as by default, those of 10 KiB cost half as much again."""
 
 _DEFAULTS = {
     **_ARROW_BATCHES,

@@ -179,7 +179,7 @@ class FreshTable:
         self._limit = max_tail or MaxTail()
         self._lock = threading.Lock()
         self._tails = {
-            each.topic: Tail(connections.cluster, each.topic, ".".join(spec.identifier)) for each in spec.each_topic
+            item.topic: Tail(connections.cluster, item.topic, ".".join(spec.identifier)) for item in spec.each_topic
         }
         self._snapshot: _Snapshot | None = None
 
@@ -235,15 +235,15 @@ class FreshTable:
             made += topic.decoder.decode(chunks[topic.spec.topic], due.before.identity)
         clock.finish("decode")
         columns = pa.unify_schemas([topic.decoder.columns for topic in snapshot.topics], promote_options="permissive")
-        tail = [in_columns(each.rows, columns) for each in made]
+        tail = [in_columns(answer.rows, columns) for answer in made]
         database = self._merged(snapshot, columns, tail, dues[0].before.identity)
         clock.finish("merge")
         return Fresh(
             ".".join(self.spec.identifier),
             snapshot.head,
             ranges,
-            records=sum(each.records for each in made),
-            dead_letters=sum(each.dead_letters for each in made),
+            records=sum(answer.records for answer in made),
+            dead_letters=sum(answer.dead_letters for answer in made),
             seconds=dict(clock.seconds),
             columns=columns,
             folders=snapshot.rows.folders,

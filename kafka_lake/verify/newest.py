@@ -26,7 +26,7 @@ class NewestChanges:
     @property
     def key(self) -> str:
         """Return the key of the table's rows in DuckDB's SQL."""
-        columns = [quoted(each) for each in key_columns(self._spec, self._state.table)]
+        columns = [quoted(item) for item in key_columns(self._spec, self._state.table)]
         columns = columns or [f"{quoted(self._spec.metadata_column)}.key"]
         return f"struct_pack({', '.join(f'k{number} := {column}' for number, column in enumerate(columns))})"
 

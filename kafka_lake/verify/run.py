@@ -80,16 +80,16 @@ def verify(
     with file_errors(name):
         state, dead_letters = _consistent(connections.catalog, table)
         topic, report = knowing(topic, state.table.properties), Report(name, state.head)
-        for number, each in enumerate(table.each_topic):
+        for number, item in enumerate(table.each_topic):
             _OfTopic(
-                replace(topic, topic=each.topic),
-                each,
+                replace(topic, topic=item.topic),
+                item,
                 connections,
                 report,
                 since=since,
                 sample=sample,
                 progress=progress,
-                state=state_of(each, state.table),
+                state=state_of(item, state.table),
                 dead_letters=dead_letters,
                 is_first=not number,
             ).verify()
@@ -230,7 +230,7 @@ class _OfTopic:
         the row only marks a deleted key.
         """
         kafka, identity, row = quoted(self._column), self._identity, "kafka_lake_row"
-        topics = ", ".join(literal(each.topic) for each in self._spec.each_topic)
+        topics = ", ".join(literal(topic.topic) for topic in self._spec.each_topic)
         # Earlier topics of the same name, and the table's other topics, have rows of their own.
         code = (
             f"CASE WHEN {kafka}.topic = {literal(identity.topic)} AND {self._is_same_id(f'{kafka}.topic_id')} THEN 0 "

@@ -201,9 +201,9 @@ def _same(value: Any, stored: Any, kind: Any, inner: Any, *, spec: TopicTable) -
         pairs = zip(value, stored, strict=False)
         return len(value) == len(stored) and all(_same(a, b, kind.element_type, inner, spec=spec) for a, b in pairs)
     if isinstance(kind, I.MapType):
-        held = {str(key): each for key, each in (stored.items() if isinstance(stored, dict) else stored)}
+        held = {str(key): item for key, item in (stored.items() if isinstance(stored, dict) else stored)}
         return {*map(str, value)} == held.keys() and all(
-            _same(each, held[str(key)], kind.value_type, inner, spec=spec) for key, each in value.items()
+            _same(item, held[str(key)], kind.value_type, inner, spec=spec) for key, item in value.items()
         )
     try:
         return _scalar(value, stored, kind, spec)
@@ -292,8 +292,8 @@ def _avro(text: str, references: Iterable[str]) -> Callable[[bytes], Any]:
     import fastavro
 
     named: dict[str, Any] = {}
-    for each in references:
-        fastavro.parse_schema(json.loads(each), named_schemas=named)
+    for reference in references:
+        fastavro.parse_schema(json.loads(reference), named_schemas=named)
     schema = fastavro.parse_schema(json.loads(text), named_schemas=named)
     return lambda value: fastavro.schemaless_reader(io.BytesIO(value), schema, None)
 

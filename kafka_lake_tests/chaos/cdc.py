@@ -101,7 +101,7 @@ class DatabaseTraffic:
         sources = [Source(port, _OWNER, seed + n, n * _STEP, pause) for n, pause in enumerate(pauses)]
         self.source, *self._others = sources
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._work, args=(each,), daemon=True) for each in self._others]
+        self._threads = [threading.Thread(target=self._work, args=(other,), daemon=True) for other in self._others]
 
     def start(self) -> None:
         """Let them work until `stop`."""
@@ -283,7 +283,7 @@ def _verify(world: CapturedWorld) -> Verdict:
         rows = _rows(catalog, spec.identifier)
         current = [row for row in rows if spec.write == "upsert" or row["valid_to"] is None]
         verdict.problems += _differences(name, wanted, current)
-        verdict.problems += [f"table {name}: dead letter {each}" for each in _dead_letters(catalog, spec)]
+        verdict.problems += [f"table {name}: dead letter {letter}" for letter in _dead_letters(catalog, spec)]
         if spec.write == "history":
             verdict.figures["changes in the history"] = len(rows)
         for finding in examine(spec, catalog, world.cluster()):

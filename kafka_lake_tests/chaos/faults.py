@@ -127,8 +127,8 @@ class Chaos:
         names = {0: "completed", -signal.SIGKILL: "killed"}
         outcome = names.get(code, "failed")
         self.tally.outcomes[outcome] = self.tally.outcomes.get(outcome, 0) + 1
-        for each in run.events("killed"):
-            self.tally.killed_at[each["step"]] = self.tally.killed_at.get(each["step"], 0) + 1
+        for event in run.events("killed"):
+            self.tally.killed_at[event["step"]] = self.tally.killed_at.get(event["step"], 0) + 1
         return code
 
     def any_table(self, topic: Topic) -> tuple[str, str]:

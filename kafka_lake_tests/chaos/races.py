@@ -123,9 +123,9 @@ class Arena:
     def together(self, act: Callable[[int], Any], besides: Sequence[Callable[[], Any]] = ()) -> list[Any]:
         """Let every contender act at once; return what each returns, or the exception it ends with."""
 
-        def guarded(each: Callable[[], Any]) -> Any:
+        def guarded(item: Callable[[], Any]) -> Any:
             try:
-                return each()
+                return item()
             except Exception as error:
                 return error
 

@@ -50,7 +50,7 @@ class PositionWatch:
         self.problems: list[str] = []
 
     def look(self, topics: Mapping[str, Topic]) -> None:
-        for topic, spec in [(each, spec) for each in topics.values() for spec in each.spec.tables]:
+        for topic, spec in [(item, spec) for item in topics.values() for spec in item.spec.tables]:
             table = self._catalog.table(spec.identifier)
             position = read_state(table).position if table else None
             before = self._furthest.setdefault(spec.table, {})
@@ -85,7 +85,7 @@ def _verify_topic(world: World, topic: Topic, verdict: Verdict) -> None:
     verdict.figures["records in doubt"] += sum(s.fate is Fate.UNKNOWN for s in topic.ledger.values())
     verdict.figures["records committed"] += len(truth)
     for number, spec in enumerate(topic.spec.tables):
-        its = {place: each for place, each in truth.items() if topic.table_of(each[0]) == number}
+        its = {place: item for place, item in truth.items() if topic.table_of(item[0]) == number}
         _verify_table(world, topic, spec, its, _Problems(verdict, f"{topic.name}, table {spec.table}"))
 
 
@@ -112,8 +112,8 @@ def _verify_table(
     if position is None or dict(position.offsets) != dict(now.end):
         problems(f"position {position.offsets if position else None} isn't the end {dict(now.end)}")
     history = {snapshot.snapshot_id for snapshot in ancestors(table, head_of(table))}
-    for each in sorted(world.rolled_away.get(topic.name, set()) & history):
-        problems(f"snapshot {each} was rolled back and is in main again")
+    for event in sorted(world.rolled_away.get(topic.name, set()) & history):
+        problems(f"snapshot {event} was rolled back and is in main again")
     for finding in examine(spec, catalog, world.cluster()):
         for problem in finding.problems:
             problems(f"check {finding.check}: {problem}")
@@ -124,7 +124,7 @@ def _verify_table(
 
 def places(catalog: LakeCatalog, topic: Topic) -> Counter[Place]:
     """Return how often each record of a topic is there, as a row or as a dead letter."""
-    rows, letters = (_rows(catalog.table(each)) for each in (topic.spec.identifier, topic.spec.dead_letter_table))
+    rows, letters = (_rows(catalog.table(item)) for item in (topic.spec.identifier, topic.spec.dead_letter_table))
     return _row_places(rows) + _letter_places(letters)
 
 
@@ -239,7 +239,7 @@ def _files(table: Table) -> set[str]:
 
 
 def _referred_to(table: Table) -> set[str]:
-    return {str(_path(each)) for each in table.inspect.all_files()["file_path"].to_pylist()}
+    return {str(_path(file)) for file in table.inspect.all_files()["file_path"].to_pylist()}
 
 
 def _path(uri: str) -> Path:

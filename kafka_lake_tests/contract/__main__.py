@@ -63,7 +63,7 @@ def judge(pair: str, races: int, folder: Path, pytest_options: Sequence[str]) ->
         f"--junitxml={report}",
         f"--timeout={_SECONDS}",
     ]
-    subprocess.run([*command, *pytest_options, *(str(_TESTS / each) for each in FOLDERS)], check=False)
+    subprocess.run([*command, *pytest_options, *(str(_TESTS / item) for item in FOLDERS)], check=False)
     cases = list(ElementTree.parse(report).iter("testcase"))
     bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     failed = tuple(f"{case.get('classname')}::{case.get('name')}" for case in bad)
@@ -92,7 +92,7 @@ def main() -> None:
     for outcome in outcomes:
         for line in (*outcome.failed, *outcome.races.problems):
             console.print(f"{outcome.pair}: {line}")
-    sys.exit(0 if all(each.good for each in outcomes) else 1)
+    sys.exit(0 if all(item.good for item in outcomes) else 1)
 
 
 if __name__ == "__main__":

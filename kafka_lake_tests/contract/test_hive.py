@@ -100,7 +100,7 @@ def test_a_metastore_that_does_not_compare_gets_no_table(
 
     def careless(self: Client, dbname: str, tbl_name: str, new_tbl: Any, environment_context: Any) -> None:
         # As Hive Metastore 3.1.3 does.
-        for name in [each for each in environment_context.properties if each.startswith("expected_")]:
+        for name in [prop for prop in environment_context.properties if prop.startswith("expected_")]:
             del environment_context.properties[name]
         _alter(self, dbname, tbl_name, new_tbl, environment_context)
 

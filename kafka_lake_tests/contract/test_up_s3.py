@@ -67,7 +67,7 @@ def _properties(exports: str) -> dict[str, str]:
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("PYICEBERG_")]:
             patch.delenv(name)
-        for each in shlex.split(exports):
-            if each.startswith("PYICEBERG_"):
-                patch.setenv(*each.split("=", 1))
+        for part in shlex.split(exports):
+            if part.startswith("PYICEBERG_"):
+                patch.setenv(*part.split("=", 1))
         return properties_from_environment("lake")

@@ -52,27 +52,27 @@ class Here(Frames):
         super().__init__(engine, spec, plan, held)
         self.tables = tables
 
-    def _rows(self, each: Pinned, snapshot: int | None) -> DataFrame:
-        return self.tables[each.identifier[1]]
+    def _rows(self, item: Pinned, snapshot: int | None) -> DataFrame:
+        return self.tables[item.identifier[1]]
 
 
 @pytest.mark.exhaustive
 def test_rows_are_found_by_however_many_ranges_of_offsets(spark_resource: SparkResource) -> None:
     session, chance = spark_resource.spark_session, random.Random(7)
     offsets = sorted(chance.sample(range(4000), 500))
-    rows, each = orders_of(session, [(offset, 1, "s") for offset in offsets]), pinned(3900)
+    rows, item = orders_of(session, [(offset, 1, "s") for offset in offsets]), pinned(3900)
 
     def found(frame: DataFrame) -> list[int]:
         return sorted(row.offset for row in frame.select("_kafka.offset").collect())
 
-    plan = DerivePlan(None, 1, Record("q", {}, {}), {"orders": each}, {})
+    plan = DerivePlan(None, 1, Record("q", {}, {}), {"orders": item}, {})
     with ExitStack() as held:
         frames = Here(session, plan, held, orders=rows)
         for count in (3, 900):
             starts = sorted(chance.sample(range(1300), count))
             ranges = [OffsetRange(0, 3 * start, 3 * start + 2) for start in starts]
             inside = {offset for one in ranges for offset in range(one.start, one.end)}
-            assert found(rows.filter(within(each.identity, ranges))) == [one for one in offsets if one in inside]
+            assert found(rows.filter(within(item.identity, ranges))) == [one for one in offsets if one in inside]
             assert found(frames.new(ranges)) == [one for one in offsets if one in inside or one >= 3900]
 
 
@@ -82,11 +82,11 @@ def test_offsets_between_added_rows_are_not_derived_again(
 ) -> None:
     """What was made of them stays, also where their rows have expired."""
     session = spark_resource.spark_session
-    added = orders_of(session, [(each, 1, "s") for each in (3, 3, 4, 90, 700, 702)])
+    added = orders_of(session, [(item, 1, "s") for item in (3, 3, 4, 90, 700, 702)])
     monkeypatch.setattr(frames_module, "added_between", lambda *_: added)
     monkeypatch.setattr(frames_module, "MAX_RANGES", most)
-    each = pinned(800)
-    upstream = Pinned(each.identifier, each.read, each.before, Changes(True, {0: 800}, added=((1, 2),)), "_kafka")
+    value = pinned(800)
+    upstream = Pinned(value.identifier, value.read, value.before, Changes(True, {0: 800}, added=((1, 2),)), "_kafka")
     plan = DerivePlan(None, 1, Record("q", {}, {}), {"orders": upstream}, {})
     with ExitStack() as held:
         frames = Here(session, plan, held)

@@ -44,9 +44,9 @@ def test_the_prefix_is_cut_as_serializers_write_it(frame: Callable[..., DataFram
     good += [(64,), (8_191, 0, 8_192), (2**31 - 1, 2), (100,) * 63]
     odd = [b"", b"\x02", b"\x04\x00", b"\x01\x00", b"\x02\x01", b"\x80\x01", b"\x02\x81\x01", b"\x02\x80"]
     odd += [b"\x02\x80\x80\x80\x80\x80\x01", b"\x04\x80\x01\x80"]
-    bad = [*[header + each for each in odd], b"", b"\x00", None]
-    rows = frame([*[header + framed(*each) + payload for each in good], header + framed(5), *bad])
+    bad = [*[header + item for item in odd], b"", b"\x00", None]
+    rows = frame([*[header + framed(*item) + payload for item in good], header + framed(5), *bad])
     found = collected(rows.select("id", index_prefix(F.col("value")).alias("prefix")))
     prefixes = [row["prefix"] for row in found]
-    assert prefixes == [*[framed(*each) for each in good], framed(5), *[None] * len(bad)]
+    assert prefixes == [*[framed(*item) for item in good], framed(5), *[None] * len(bad)]
     assert [message_indexes(prefix)[0] for prefix in prefixes[: len(good)]] == good

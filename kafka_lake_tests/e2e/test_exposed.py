@@ -60,7 +60,11 @@ def running(tmp_path: Path, ports: dict[str, int]) -> Iterator[psutil.Process]:
 
 def _listening(process: psutil.Process) -> list[Any]:
     try:
-        return [each.laddr for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
+        return [
+            connection.laddr
+            for connection in process.net_connections("inet")
+            if connection.status == psutil.CONN_LISTEN
+        ]
     except psutil.NoSuchProcess:
         # Short-lived, as the programs that look for Java.
         return []

@@ -52,11 +52,11 @@ LOCATION = {"repositoryLocationName": "kafka_lake", "repositoryName": "__reposit
 def use_free_ports(monkeypatch: pytest.MonkeyPatch) -> Ports:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
+        for item in sockets:
+            item.bind(("127.0.0.1", 0))
         names = ("KAFKA_LAKE_BROKER_PORT", "KAFKA_LAKE_UI_PORT", "KAFKA_LAKE_CONNECT_PORT")
-        for name, each in zip(names, sockets, strict=True):
-            monkeypatch.setenv(name, str(each.getsockname()[1]))
+        for name, value in zip(names, sockets, strict=True):
+            monkeypatch.setenv(name, str(value.getsockname()[1]))
     return Ports.from_env()
 
 
@@ -139,7 +139,7 @@ def test_launchpad_runs_one_or_all_partitions_or_checks(tmp_path, monkeypatch):
 
         everything = launch(url, {}, list(TABLE), CHECKS)
 
-        assert [each.partition for each in everything.materializations] == [*"012345", ""]
+        assert [materialization.partition for materialization in everything.materializations] == [*"012345", ""]
         state = read_state(CatalogResource().open().table(TABLE))
         assert sum(state.position.offsets.values()) == 2000
 

@@ -147,7 +147,7 @@ class Page:
                 "assetSelection": [{"path": path} for path in assets],
                 # As the page does: all checks of the assets.
                 "assetCheckSelection": [
-                    {"assetKey": {"path": each}, "name": c} for each in assets for c in self.checks(each)
+                    {"assetKey": {"path": asset}, "name": c} for asset in assets for c in self.checks(asset)
                 ],
             },
             "executionMetadata": {"tags": [{"key": f"dagster/{name}", "value": value} for name, value in tags.items()]},
@@ -160,12 +160,12 @@ class Page:
     def checks(self, path: list[str]) -> list[str]:
         """Return the checks that the page of an asset shows."""
         told = self.ask(CHECKS_OF, key={"path": path})["assetChecksOrError"]
-        return [each["name"] for each in told["checks"]]
+        return [item["name"] for item in told["checks"]]
 
     def newest_checks(self) -> dict[str, str]:
         """Return how the checks of the table stand, as its page counts them."""
         told = self.ask(CHECKS_OF, key={"path": ORDERS})["assetChecksOrError"]["checks"]
-        return {each["name"]: (each["executionForLatestMaterialization"] or {}).get("status", "grey") for each in told}
+        return {item["name"]: (item["executionForLatestMaterialization"] or {}).get("status", "grey") for item in told}
 
     def status(self, run: str) -> str:
         """Return how a run is doing."""
@@ -248,8 +248,8 @@ def test_backfill_of_all_partitions_is_one_run_and_green(page: Page) -> None:
     page.send()
     (run,) = page.backfill(ORDERS, partitionNames=PARTITIONS, fromFailure=False)
     told = DagsterRuns(page.url).report(run)
-    assert {each.partition for each in told.materializations} == {*PARTITIONS}
-    assert {each.check: each.passed for each in told.checks} == dict.fromkeys(
+    assert {materialization.partition for materialization in told.materializations} == {*PARTITIONS}
+    assert {check.check: check.passed for check in told.checks} == dict.fromkeys(
         [*CHECKS, "no_dead_letters", "table_health"], True
     )
     assert page.materialized() == PARTITIONS
@@ -290,7 +290,9 @@ def test_one_run_of_several_assets_is_for_their_partitions(page: Page) -> None:
     )
     assert status == "SUCCESS", told.failure
     # Dagster tells of a result's partitions in no order.
-    told_of = [each.partition for each in told.materializations if each.asset == "lake/orders"]
+    told_of = [
+        materialization.partition for materialization in told.materializations if materialization.asset == "lake/orders"
+    ]
     assert sorted(told_of) == ["", *PARTITIONS]
     assert rows() == list(range(page.sent))
 
@@ -305,7 +307,11 @@ def test_replace_leaves_each_row_once(page: Page) -> None:
     )
     status, told = page.ended(run)
     assert status == "SUCCESS", told.failure
-    added = [int(each.metadata["dagster/partition_row_count"]) for each in told.materializations if each.partition]
+    added = [
+        int(materialization.metadata["dagster/partition_row_count"])
+        for materialization in told.materializations
+        if materialization.partition
+    ]
     assert sum(added) == page.sent
     assert rows() == before == list(range(page.sent))
 
@@ -337,7 +343,7 @@ def test_run_executed_again_from_failure_succeeds(page: Page) -> None:
     assert again["run"]["parentRunId"] == failed
     status, told = page.ended(again["run"]["id"])
     assert status == "SUCCESS", told.failure
-    assert [each.partition for each in told.materializations] == ["0", ""]
+    assert [materialization.partition for materialization in told.materializations] == ["0", ""]
     assert len(rows("late")) == 3
 
 

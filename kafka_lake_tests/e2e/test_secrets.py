@@ -119,7 +119,7 @@ class Watch:
             try:
                 arguments = (process / "cmdline").read_bytes().decode(errors="replace")
                 if MARK in arguments and self._is_ours(process):
-                    self.found |= {f"arguments of {arguments.split(chr(0))[0]}: {each}" for each in _told(arguments)}
+                    self.found |= {f"arguments of {arguments.split(chr(0))[0]}: {item}" for item in _told(arguments)}
                 if MARK in (process / "environ").read_bytes().decode(errors="replace"):
                     mode = (process / "environ").stat().st_mode & 0o077
                     self.found |= {f"environment of {process.name} is open to others"} if mode else set()
@@ -131,7 +131,7 @@ class Watch:
             try:
                 if file.is_file() and file.stat().st_mode & 0o077:
                     told = _told(file.read_bytes().decode(errors="replace"))
-                    self.found |= {f"file {file.name}: {each}" for each in told}
+                    self.found |= {f"file {file.name}: {item}" for item in told}
             except OSError:
                 continue
 
@@ -140,7 +140,7 @@ class Watch:
         if str(self.folder) in (process / "environ").read_bytes().decode(errors="replace"):
             return True
         with suppress(psutil.Error):
-            return os.getpid() in {each.pid for each in psutil.Process(int(process.name)).parents()}
+            return os.getpid() in {parent.pid for parent in psutil.Process(int(process.name)).parents()}
         return False
 
 
@@ -214,8 +214,8 @@ def asked(
         assert process.returncode == 0, output.read_text()
     finally:
         if process.poll() is None:
-            for each in psutil.Process(process.pid).children(recursive=True):
-                each.kill()
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
             process.kill()
             process.wait()
 
@@ -251,7 +251,7 @@ def nothing_is_told(folder: Path, watch: Watch, printed: str, ui: str) -> None:
     assert "SparkListenerEnvironmentUpdate" in events
     assert "SparkListenerJobStart" in events
     assert _told(events) == []
-    assert "kafka-lake-spark" not in " ".join(each.name for each in (folder / "tmp").iterdir())
+    assert "kafka-lake-spark" not in " ".join(path.name for path in (folder / "tmp").iterdir())
 
 
 @pytest.mark.exhaustive

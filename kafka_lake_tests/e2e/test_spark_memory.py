@@ -115,7 +115,7 @@ def test_a_server_keeps_nothing_of_commits_that_are_made(
         assert kept_by(ui) == [], spec.topic
     derive(lots, Engine(catalog, spark.live_session, "d-1"))
     assert kept_by(ui) == [], lots.table
-    assert [each.name for each in spark.live_session().catalog.listTables() if each.isTemporary] == []
+    assert [listTable.name for listTable in spark.live_session().catalog.listTables() if listTable.isTemporary] == []
     for topic, spec in specs[:2]:
         see = view(spec)
         see.assert_exactly_once(topic.ledger)
@@ -180,7 +180,7 @@ def test_next_process_frees_frames_of_killed_process(
     session = spark.live_session("orders to pizza.orders")
     assert session.session_id == done.stdout.strip()
     assert len(kept_by(ui)) == 1
-    assert [each.name for each in session.catalog.listTables() if each.isTemporary] == ["somebody_elses"]
+    assert [listTable.name for listTable in session.catalog.listTables() if listTable.isTemporary] == ["somebody_elses"]
     held.close()
     assert kept_by(ui) == []
     deadline = time.monotonic() + 60

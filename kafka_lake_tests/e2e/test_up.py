@@ -115,7 +115,7 @@ def test_killed_part_is_started_again_and_commits_go_on(up: Up, part: str) -> No
 def test_killed_loader_of_definitions_has_a_successor(up: Up) -> None:
     part = "code-server-kafka_lake"
     before = up.pids()[part]
-    (loader,) = [each for each in psutil.Process(before).children() if "grpc" in each.cmdline()]
+    (loader,) = [child for child in psutil.Process(before).children() if "grpc" in child.cmdline()]
     has_news = up.kill(loader.pid)
     back = up.until(lambda: up.pids().get(part, before) != before, "its successor")
     print(f"loader: successor after {back:.1f} s, news {up.until(has_news, 'records that came later'):.1f} s later")
@@ -134,8 +134,8 @@ def test_killed_connect_server_has_a_successor(up: Up) -> None:
 
 def test_killed_run_has_a_successor(up: Up) -> None:
     def runs() -> list[psutil.Process]:
-        mine = [each for each in psutil.process_iter() if is_run(each, up.environment["KAFKA_LAKE_HOME"])]
-        return sorted(mine, key=lambda each: each.create_time())
+        mine = [process for process in psutil.process_iter() if is_run(process, up.environment["KAFKA_LAKE_HOME"])]
+        return sorted(mine, key=lambda item: item.create_time())
 
     up.until(runs, "a run")
     has_news = up.kill(runs()[-1].pid)

@@ -24,8 +24,8 @@ def main() -> int:
             told = time.monotonic()
             print(f"{told - began:6.0f} s  {found}", flush=True)
     print(f"seed {asked.seed}, {time.monotonic() - began:.0f} s: {found}")
-    for each in found.wrong:
-        print(f"- {each}")
+    for item in found.wrong:
+        print(f"- {item}")
     return 1 if found.wrong else 0
 
 

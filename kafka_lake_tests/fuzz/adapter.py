@@ -43,12 +43,12 @@ def decoder_of(columns: Sequence[Column], rules: Rules, plain: bool) -> JsonDeco
         rules: The topic's.
         plain: Whether the fast path takes what it can.
     """
-    return JsonDecoder([_asked(each) for each in columns], rules, fast=plain)
+    return JsonDecoder([_asked(column) for column in columns], rules, fast=plain)
 
 
 def taken_fast(contents: Sequence[bytes], columns: Sequence[Column], infer: bool) -> int:
     """Return how many records of a batch the fast path takes."""
-    reader = FastReader([_asked(each) for each in columns], Rules(infer=infer))
+    reader = FastReader([_asked(column) for column in columns], Rules(infer=infer))
     return int(reader.read(pa.array(contents, pa.binary())).taken.sum())
 
 
@@ -59,7 +59,7 @@ def instants(array: Any) -> Any:
 
 def _numbers(kind: Any) -> Any:
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(each.name, _numbers(each.type)) for each in kind])
+        return pa.struct([pa.field(item.name, _numbers(item.type)) for item in kind])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_numbers(kind.value_type))
     if pa.types.is_map(kind):
@@ -75,7 +75,7 @@ def _kind(kind: Any) -> Any:
     if isinstance(kind, str):
         return (kind,)
     if kind[0] == "struct":
-        return "struct", tuple(_asked(each) for each in kind[1])
+        return "struct", tuple(_asked(item) for item in kind[1])
     return kind if kind[0] == "decimal" else (kind[0], _kind(kind[1]))
 
 

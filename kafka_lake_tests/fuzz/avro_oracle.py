@@ -42,8 +42,8 @@ class JavaReader:
         return found
 
     def _define(self, node: Any, space: str) -> None:
-        for each in node if isinstance(node, list) else []:
-            self._define(each, space)
+        for item in node if isinstance(node, list) else []:
+            self._define(item, space)
         if not isinstance(node, dict):
             return
         if "name" in node and node["type"] in ("record", "enum", "fixed"):

@@ -83,8 +83,8 @@ class Maker:
         scale = self.rnd.randint(0, precision)
         return self.rnd.choice([
             "boolean", "int", "long", "float", "double", "bytes", "string", "string", "string",
-            *(typed("int", each) for each in ("date", "time-millis", "unheard-of")),
-            *(typed("long", each) for each in (
+            *(typed("int", item) for item in ("date", "time-millis", "unheard-of")),
+            *(typed("long", item) for item in (
                 "time-micros", "timestamp-millis", "timestamp-micros", "timestamp-nanos",
                 "local-timestamp-millis", "local-timestamp-micros",
             )),
@@ -106,7 +106,7 @@ class Maker:
 
     def record(self, depth: int) -> Any:
         names = self.rnd.sample(["a", "b", "A", "value", "end", "member0", "_x", "v"], self.rnd.randint(1, 6))
-        return self.known({"type": "record", "fields": [{"name": each, "type": self.kind(depth)} for each in names]})
+        return self.known({"type": "record", "fields": [{"name": name, "type": self.kind(depth)} for name in names]})
 
     def nullable(self, depth: int) -> Any:
         kind = self.kind(depth, union=False)
@@ -141,7 +141,7 @@ class Maker:
         if logical in TICKS:
             return rnd.randint(-30_000_000_000, 200_000_000_000) * TICKS[logical] + rnd.randrange(TICKS[logical])
         if base == "record":
-            return {each["name"]: self.value(each["type"]) for each in kind["fields"]}
+            return {item["name"]: self.value(item["type"]) for item in kind["fields"]}
         if base == "array":
             return [self.value(kind["items"]) for _ in range(rnd.choice([0, 1, 3, *self.sizes]))]
         if base == "map":
@@ -174,15 +174,15 @@ class Maker:
         if logical in ("time-millis", "time-micros"):
             return value.strftime("%H:%M:%S.%f")
         if base == "record":
-            return {each["name"]: self.wanted(each["type"], value[each["name"]]) for each in kind["fields"]}
+            return {item["name"]: self.wanted(item["type"], value[item["name"]]) for item in kind["fields"]}
         if base == "array":
-            return [self.wanted(kind["items"], each) for each in value]
+            return [self.wanted(kind["items"], item) for item in value]
         if base == "map":
-            return {key: self.wanted(kind["values"], each) for key, each in value.items()}
+            return {key: self.wanted(kind["values"], element) for key, element in value.items()}
         return value
 
     def wanted_of_union(self, kinds: list[Any], value: Any) -> Any:
-        solid = [each for each in kinds if each != "null"]
+        solid = [item for item in kinds if item != "null"]
         if value is None:
             return None
         if isinstance(value, tuple):
@@ -192,8 +192,8 @@ class Maker:
             name = bases.get(type(value), "int" if "int" in kinds else "long")
         if len(solid) == 1:
             return self.wanted(solid[0], value)
-        (branch,) = [each for each in solid if branch_name(each) == name]
-        none = dict.fromkeys(branch_name(each).rpartition(".")[2] for each in solid)
+        (branch,) = [item for item in solid if branch_name(item) == name]
+        none = dict.fromkeys(branch_name(item).rpartition(".")[2] for item in solid)
         return {**none, name.rpartition(".")[2]: self.wanted(branch, value)}
 
 
@@ -212,7 +212,7 @@ def branch_name(kind: Any) -> str:
 def neat(value: Any) -> Any:
     """Return the value with what isn't equal to itself as text."""
     if isinstance(value, dict):
-        return {key: neat(each) for key, each in value.items()}
+        return {key: neat(element) for key, element in value.items()}
     if isinstance(value, list):
-        return [neat(each) for each in value]
+        return [neat(item) for item in value]
     return "not a number" if isinstance(value, float) and value != value else value

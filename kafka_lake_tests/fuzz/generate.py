@@ -132,7 +132,7 @@ def pairs(r: random.Random, fields: list[tuple[str, str]], twice: bool = False) 
     """Return an object, of each name the first, unless one may be there twice."""
     kept = fields if twice else list(dict(reversed(fields)).items())
     space = r.choice(("", "", "", " ", "\n\t", " \r\n "))
-    return "{" + f",{space}".join(f'"{key}"{space}:{space}{each}' for key, each in kept) + space + "}"
+    return "{" + f",{space}".join(f'"{key}"{space}:{space}{item}' for key, item in kept) + space + "}"
 
 
 def struct(r: random.Random) -> str:
@@ -167,7 +167,7 @@ def obj(r: random.Random) -> str:
     fields = []
     if r.random() < 0.7:
         few = r.sample(list(FIELDS), r.choice((1, 1, 2, 3)))
-        fields += [(each, FIELDS[each](r) if r.random() < 0.9 else value(r)) for each in few]
+        fields += [(item, FIELDS[item](r) if r.random() < 0.9 else value(r)) for item in few]
     if not fields or r.random() < 0.4:
         fields += [(name(r), value(r)) for _ in range(r.randint(0, 4))]
     return pairs(r, fields)
@@ -199,7 +199,7 @@ def _part_twice(r: random.Random, content: bytes) -> bytes:
 def _field_twice(r: random.Random, _: bytes) -> bytes:
     one = r.choice((*FIELDS, "k"))
     inner = pairs(r, [(one, value(r, 1)), ("other", scalar(r)), (one, value(r, 1))], twice=True)
-    within = [f'{{"{field}":{each}}}' for field in ("st", "m", "t", "x") for each in (inner, f"[{inner}]")]
+    within = [f'{{"{field}":{item}}}' for field in ("st", "m", "t", "x") for item in (inner, f"[{inner}]")]
     return r.choice((inner, inner, *within)).encode()
 
 
@@ -249,7 +249,7 @@ def tame_payload(seed: int, index: int) -> bytes:
     if r.random() < 0.01:
         return payload(seed, index)
     few = r.sample(TAME, r.choice((1, 1, 2)))
-    return pairs(r, [(each, _MILD.get(each, FIELDS[each])(r)) for each in few]).encode()
+    return pairs(r, [(item, _MILD.get(item, FIELDS[item])(r)) for item in few]).encode()
 
 
 _MILD: dict[str, Values] = {

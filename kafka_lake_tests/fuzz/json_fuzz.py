@@ -51,7 +51,7 @@ VERSIONED = (
 )
 """Columns beside others that take what the first can't, and names that differ in case."""
 _NOT_ARROWS = {"m", "de", "d0"}
-PLAIN = tuple(each for each in DECLARED if each.name not in _NOT_ARROWS)
+PLAIN = tuple(item for item in DECLARED if item.name not in _NOT_ARROWS)
 """Those of the columns that Arrow's parser can take."""
 TOPICS: dict[str, tuple[Sequence[Column], bool]] = {
     "declared": (DECLARED, False),
@@ -102,4 +102,4 @@ def check(contents: Sequence[bytes], found: Found) -> None:
             for content, outcome, reported in made:
                 found.outcomes[outcome.error_class if isinstance(outcome, Letter) else "rows"] += 1
                 if len(found.wrong) < _SHOWN:
-                    found.wrong += [f"{where}: {each}" for each in judge(content, columns, outcome, reported)]
+                    found.wrong += [f"{where}: {item}" for item in judge(content, columns, outcome, reported)]

@@ -176,7 +176,7 @@ def judge(
         if doubled(value) or (outcome.error_class == "wrong_type" and not fits(value, ("struct", tuple(columns)))):
             return []
         return [f"{shown(content)} is a dead letter, {outcome.error_class}, although it fits"]
-    return [f"{shown(content)}: {each}" for each in _fields(value, columns, outcome.values, reported, ())]
+    return [f"{shown(content)}: {field}" for field in _fields(value, columns, outcome.values, reported, ())]
 
 
 def fits(value: Any, kind: Any) -> bool:
@@ -185,9 +185,9 @@ def fits(value: Any, kind: Any) -> bool:
         return True
     name = kind if isinstance(kind, str) else kind[0]
     if name == "list":
-        return isinstance(value, list) and all(fits(each, kind[1]) for each in value)
+        return isinstance(value, list) and all(fits(item, kind[1]) for item in value)
     if name == "map":
-        return isinstance(value, dict) and all(fits(each, kind[1]) for each in value.values())
+        return isinstance(value, dict) and all(fits(item, kind[1]) for item in value.values())
     if name == "struct":
         if not isinstance(value, dict):
             return False
@@ -291,7 +291,7 @@ def same_json(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same_json(each, other[key]) for key, each in one.items())
+        return one.keys() == other.keys() and all(same_json(item, other[key]) for key, item in one.items())
     if isinstance(one, list):
         return len(one) == len(other) and all(map(same_json, one, other))
     return bool(one == other)
@@ -362,14 +362,14 @@ def _fields(
     """Return what is wrong with the columns that an object became."""
     wrong: list[str] = []
     explained = set()
-    for field, each in value.items():
+    for field, item in value.items():
         takers = [column for column in columns if field in column.sources]
         if isinstance(value, Doubled) and field in value.twice and (takers or reported.all_fields):
             wrong.append(f"{(*path, field)!r} occurs twice")
-        if each is None:
+        if item is None:
             continue
         if not takers:
-            if reported.all_fields and (doubled(each) or not reported.names((*path, field), each)):
+            if reported.all_fields and (doubled(item) or not reported.names((*path, field), item)):
                 wrong.append(f"the value of {(*path, field)!r} is nowhere")
             continue
         holding = [column for column in takers if stored.get(column.name) is not None]
@@ -378,10 +378,10 @@ def _fields(
         for column in holding:
             explained.add(column.name)
         if holding and not any(
-            not _value(each, column.kind, stored.get(column.name), reported, (*path, column.name)) for column in holding
+            not _value(item, column.kind, stored.get(column.name), reported, (*path, column.name)) for column in holding
         ):
             column = holding[0]
-            wrong += _value(each, column.kind, stored.get(column.name), reported, (*path, column.name))
+            wrong += _value(item, column.kind, stored.get(column.name), reported, (*path, column.name))
     wrong += [
         f"column {(*path, column.name)!r} holds {shown(stored.get(column.name))}, which no field of the record says"
         for column in columns

@@ -51,12 +51,12 @@ class Oracle:
         entry = field.message_type
         if entry is not None and entry.GetOptions().map_entry:
             value = entry.fields_by_name["value"]
-            made = {key: self._values(value, each) for key, each in held.items()}
+            made = {key: self._values(value, member) for key, member in held.items()}
             empty = self._suffixes(value)
-            return {name + suffix: [(key, each[suffix]) for key, each in made.items()] for suffix in empty}
+            return {name + suffix: [(key, member[suffix]) for key, member in made.items()] for suffix in empty}
         if field.is_repeated:
-            elements = [self._values(field, each) for each in held]
-            return {name + suffix: [each[suffix] for each in elements] for suffix in self._suffixes(field)}
+            elements = [self._values(field, item) for item in held]
+            return {name + suffix: [element[suffix] for element in elements] for suffix in self._suffixes(field)}
         if field.has_presence and not empty_pb2.Empty.HasField(message, name):
             return {name + suffix: None for suffix in self._suffixes(field)}
         return {name + suffix: value for suffix, value in self._values(field, held).items()}
@@ -106,7 +106,7 @@ def _json(value: Any) -> Any:
     if name == "Struct":
         return {key: _json(value.fields[key]) for key in sorted(value.fields)}
     if name == "ListValue":
-        return [_json(each) for each in value.values]
+        return [_json(item) for item in value.values]
     kind = value.WhichOneof("kind")
     if kind in (None, "null_value"):
         return None
@@ -125,8 +125,8 @@ def comparable(value: Any) -> Any:
     if isinstance(value, float):
         return "nan" if value != value else struct.pack("d", value)
     if isinstance(value, dict):
-        return {name: comparable(each) for name, each in value.items()}
+        return {name: comparable(item) for name, item in value.items()}
     if isinstance(value, list):
         entries = bool(value) and isinstance(value[0], tuple)
-        return [comparable(each) for each in (sorted(value, key=lambda each: each[0]) if entries else value)]
+        return [comparable(item) for item in (sorted(value, key=lambda item: item[0]) if entries else value)]
     return tuple(map(comparable, value)) if isinstance(value, tuple) else value

@@ -40,7 +40,7 @@ def columns_of(table: Table) -> tuple[Column, ...]:
         return _NAMES[type(found)]
 
     def struct(fields: Any, path: str) -> tuple[Column, ...]:
-        paths = [(each, f"{path}.{each.name}" if path else each.name) for each in fields]
+        paths = [(field, f"{path}.{field.name}" if path else field.name) for field in fields]
         return tuple(Column(f.name, kind(f.field_type, at), (sources.get(at, f.name),)) for f, at in paths)
 
     return struct([field for field in table.schema().fields if field.name != METADATA], "")
@@ -64,7 +64,7 @@ def as_pyiceberg_reads(value: Any) -> Any:
     pyarrow read such files as they are.
     """
     if isinstance(value, dict):
-        return {name: as_pyiceberg_reads(each) for name, each in value.items()}
+        return {name: as_pyiceberg_reads(element) for name, element in value.items()}
     if isinstance(value, list):
-        return [as_pyiceberg_reads(each) for each in value] or None
+        return [as_pyiceberg_reads(item) for item in value] or None
     return tuple(map(as_pyiceberg_reads, value)) if isinstance(value, tuple) else value

@@ -84,22 +84,22 @@ def test_damaged_avro_decodes_as_in_java(seed: int) -> None:
 def test_more_damaged_avro_decodes_as_in_java(first: int) -> None:
     counts = [fuzz(seed, 500) for seed in range(first, first + 20)]
     assert sum(map(sum, counts)) == 10_000
-    assert min(sum(each) for each in zip(*counts, strict=True)) > 1000
+    assert min(sum(item) for item in zip(*counts, strict=True)) > 1000
 
 
 def without_logical_types(node: Any) -> Any:
     if isinstance(node, list):
-        return [without_logical_types(each) for each in node]
+        return [without_logical_types(item) for item in node]
     if not isinstance(node, dict):
         return node
-    return {key: without_logical_types(each) for key, each in node.items() if key != "logicalType"}
+    return {key: without_logical_types(value) for key, value in node.items() if key != "logicalType"}
 
 
 def written_again(jvm: Any, schema: Any, payloads: list[bytes]) -> list[bytes | None]:
     """Return what Java's own reader reads, as its writer writes it; None for what it refuses."""
     parsed = jvm.org.apache.avro.Schema.Parser().parse(json.dumps(schema))
     reader, writer = (
-        getattr(jvm.org.apache.avro.generic, f"GenericDatum{each}")(parsed) for each in ("Reader", "Writer")
+        getattr(jvm.org.apache.avro.generic, f"GenericDatum{item}")(parsed) for item in ("Reader", "Writer")
     )
     found: list[bytes | None] = []
     for payload in payloads:

@@ -10,7 +10,7 @@ from kafka_lake_tests.fuzz.generate import CORPUS, payload
 from kafka_lake_tests.fuzz.json_fuzz import DECLARED, VERSIONED, column
 from kafka_lake_tests.fuzz.oracle import Column, Letter, NotStrictError, Reported, Row, judge, levels, parse
 
-EMPTY = dict.fromkeys([each.name for each in DECLARED])
+EMPTY = dict.fromkeys([item.name for item in DECLARED])
 YEAR_10000 = 253_402_300_800_000_000
 NOON = 1_767_323_045_123_456
 DECLARES = Reported(all_fields=False)

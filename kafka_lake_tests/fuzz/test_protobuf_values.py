@@ -120,7 +120,7 @@ def expected(message: Any) -> dict[str, Any] | None:
         elif name == "by_number":
             row[name] = [(key, expected(held[key])) for key in sorted(held)]
         elif name == "lines":
-            row[name] = [expected(each) for each in held]
+            row[name] = [expected(item) for item in held]
         elif name == "many":
             row[name] = list(held)
         else:

@@ -52,7 +52,7 @@ def of_oracle(columns: Sequence[Column]) -> list[I.NestedField]:
             return I.ListType(1, kind(of[1]), False)
         return I.MapType(1, I.StringType(), 2, kind(of[1]), False)
 
-    return [I.NestedField(number, each.name, kind(each.kind), False) for number, each in enumerate(columns, 1)]
+    return [I.NestedField(number, item.name, kind(item.kind), False) for number, item in enumerate(columns, 1)]
 
 
 def damaged(value: Any, rnd: random.Random) -> Any:
@@ -94,7 +94,7 @@ def test_json_rows_equal_an_independent_decoding(name: str) -> None:
     columns = {"declared": DECLARED, "versioned": VERSIONED}[name]
     contents = [payload(7, index) for index in range(1500)]
     rows = decoder_of(columns, Rules(infer=True), True).decode(pa.array(contents, pa.binary())).rows.to_pylist()
-    sources = {each.name: each.sources[0] for each in columns}
+    sources = {column.name: column.sources[0] for column in columns}
     fields = fields_of(of_oracle(columns), sources, {})
     assert_compares(contents, rows, decode_json, fields, TopicTable("t"))
 

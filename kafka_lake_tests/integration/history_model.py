@@ -52,8 +52,8 @@ class Row:
 def history(events: Iterable[Event], track: Sequence[str] = ()) -> dict[tuple[Any, int, int], Row]:
     """Return the rows of a history by key and place."""
     by_key: dict[Any, dict[tuple[int, int], Event]] = defaultdict(dict)
-    for each in events:
-        by_key[each.key][each.place] = each
+    for event in events:
+        by_key[event.key][event.place] = event
     rows: dict[tuple[Any, int, int], Row] = {}
     for key, of_key in by_key.items():
         rows |= {(key, *place): row for place, row in _of_key(list(of_key.values()), track).items()}
@@ -78,38 +78,38 @@ def assert_tiles(rows: Mapping[tuple[Any, int, int], Row]) -> None:
 
 def _of_key(events: list[Event], track: Sequence[str]) -> dict[tuple[int, int], Row]:
     placed = []
-    for each in events:
-        order, time = each.order, each.time
-        if each.is_delete and order is None:
-            before = [e for e in events if e.partition == each.partition and e.offset < each.offset]
+    for event in events:
+        order, time = event.order, event.time
+        if event.is_delete and order is None:
+            before = [e for e in events if e.partition == event.partition and e.offset < event.offset]
             told = [e for e in before if e.order is not None]
             last = max(told, key=lambda e: (e.order, e.offset), default=None)
             if last is not None and last.is_delete:
                 continue
             if last is not None:
-                order, time = last.order, each.time if each.time is not None else last.time
-        placed.append((order, *each.place, time, each))
+                order, time = last.order, event.time if event.time is not None else last.time
+        placed.append((order, *event.place, time, event))
     # With nothing before it in its partition, a delete without an order is older than all the rest.
-    placed.sort(key=lambda each: ((0,) if each[0] is None else (1, each[0]), *each[1:3]))
+    placed.sort(key=lambda element: ((0,) if element[0] is None else (1, element[0]), *element[1:3]))
     times: list[Any] = []
     for order, _, _, time, _ in placed:
-        before = [each for each in times if each is not None]
+        before = [item for item in times if item is not None]
         times.append(None if order is None else max([*before, time]))
-    for number, (_, _, _, _, each) in enumerate(placed):
+    for number, (_, _, _, _, element) in enumerate(placed):
         following = [time for time in times[number + 1 : number + 2] if time is not None]
-        if each.order is None and each.stamp is not None:
-            times[number] = max([min([each.stamp, *following]), *([] if times[number] is None else [times[number]])])
+        if element.order is None and element.stamp is not None:
+            times[number] = max([min([element.stamp, *following]), *([] if times[number] is None else [times[number]])])
         elif times[number] is None:
             times[number] = following[0] if following else 0
     rows: dict[tuple[int, int], Row] = {}
     known: dict[str, Any] = {}
     began: Any = None
     open_: Row | None = None
-    for now, (_, _, _, _, each) in zip(times, placed, strict=True):
-        values = {name: known.get(name) if name in each.keeps else value for name, value in
-                  {**dict.fromkeys(each.keeps), **each.values}.items()}  # fmt: skip
-        row = rows[each.place] = Row(now, now, values, each.is_delete, now)
-        if each.is_delete:
+    for now, (_, _, _, _, element) in zip(times, placed, strict=True):
+        values = {name: known.get(name) if name in element.keeps else value for name, value in
+                  {**dict.fromkeys(element.keeps), **element.values}.items()}  # fmt: skip
+        row = rows[element.place] = Row(now, now, values, element.is_delete, now)
+        if element.is_delete:
             if open_ is not None:
                 open_.valid_to = now
             open_ = None

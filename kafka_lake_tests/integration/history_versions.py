@@ -48,22 +48,24 @@ def expected(changes: Sequence[Told], columns: Sequence[str], track: Sequence[st
     row: dict[str, Any] | None = None
     left: Mapping[str, Any] = {}
     now: Any = None
-    for each in sorted(changes, key=lambda each: each.order):
-        now = each.time if now is None else max(now, each.time)
-        told = {name: left.get(name) if name in each.keeps or not each.row else each.row.get(name) for name in columns}
-        if each.is_delete:
+    for value in sorted(changes, key=lambda value: value.order):
+        now = value.time if now is None else max(now, value.time)
+        told = {
+            name: left.get(name) if name in value.keeps or not value.row else value.row.get(name) for name in columns
+        }
+        if value.is_delete:
             if row is not None:
                 found[-1].ends = now
             row, left = None, {}
             continue
         before, row, left = row, told, told
         if before is not None and all(before[name] == row[name] for name in track):
-            found[-1].row, found[-1].place = row, each.place
+            found[-1].row, found[-1].place = row, value.place
             continue
         if before is not None:
             found[-1].ends = now
-        found.append(Expected(now, None, row, each.place))
-    return [each for each in found if each.begins != each.ends]
+        found.append(Expected(now, None, row, value.place))
+    return [item for item in found if item.begins != item.ends]
 
 
 def versions(view: View, key: str, columns: Sequence[str]) -> dict[Any, list[Expected]]:
@@ -93,6 +95,6 @@ def assert_versions(
         track: Those whose changes make versions.
         without: Places of changes that were refused.
     """
-    applied = {key: [each for each in told if each.place not in without] for key, told in changes.items()}
+    applied = {key: [item for item in told if item.place not in without] for key, told in changes.items()}
     wanted = {key: made for key, told in applied.items() if (made := expected(told, columns, track))}
     assert versions(view, "id", columns) == wanted

@@ -57,7 +57,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
 def run_adoption(spec: TopicTable, connections: Connections, source: Source) -> Adoption:
     found = plan_adoption(spec, connections, source)
     report = adopt(spec, connections, "adopting", found, source)
-    assert [(each.rows, each.kind) for each in report.commits] == [(0, "adopt")]
+    assert [(commit.rows, commit.kind) for commit in report.commits] == [(0, "adopt")]
     return found
 
 
@@ -72,8 +72,8 @@ def start(spark: Any, options: dict[str, str], topic: str, table: str, checkpoin
 
 def end_of_query(table: Any, checkpoint: Path, topic: str) -> str:
     """Return where the newest batch in the table ends, found as docs/migrate.md says."""
-    marks = [summary_of(each).get("spark.sql.streaming.epochId") for each in table.refresh().metadata.snapshots]
-    epoch = max(int(each) for each in marks if each is not None)
+    marks = [summary_of(snapshot).get("spark.sql.streaming.epochId") for snapshot in table.refresh().metadata.snapshots]
+    epoch = max(int(mark) for mark in marks if mark is not None)
     ends = json.loads((checkpoint / "offsets" / str(epoch)).read_text().splitlines()[-1])[topic]
     return ",".join(f"{partition}:{offset}" for partition, offset in ends.items())
 
@@ -106,8 +106,8 @@ def test_stopped_streaming_query_is_adopted_with_pending_batch(
 
         found = run_adoption(spec, connections(), FromOffsets(end_of_query(table, checkpoint, topic.name)))
         assert rows_of(table) == written
-        assert sum(each.offset for each in found.partitions) == sum(written.values())
-        assert view(spec).position() == {each.partition: each.offset for each in found.partitions}
+        assert sum(partition.offset for partition in found.partitions) == sum(written.values())
+        assert view(spec).position() == {partition.partition: partition.offset for partition in found.partitions}
         ingest(spec, connections(), "run-1")
         producer.await_count(len(producer.acknowledged) + 20)
     ingest(spec, connections(), "run-2")
@@ -167,7 +167,7 @@ def commit_group(topic: Topic, group: str, offsets: dict[int, int]) -> None:
     """The first one on a broker may come before its coordinator; that is told for each partition, not as a failure."""
     told = [TopicPartition(topic.name, p, o) for p, o in offsets.items()]
     done = topic.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, told)])[group].result(20)
-    assert [each.error for each in done.topic_partitions] == [None] * len(told)
+    assert [partition.error for partition in done.topic_partitions] == [None] * len(told)
 
 
 @pytest.mark.exhaustive

@@ -35,8 +35,8 @@ def fill(broker: EmbeddedBroker, topic: Topic, sizes: dict[int, list[int]]) -> d
     # In the order of the calls, even if the broker is slow and batches are sent once more.
     compressed = {"compression.type": "zstd", "linger.ms": 20, "enable.idempotence": True}
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0, **compressed})
-    for partition, each in sizes.items():
-        for offset, size in enumerate(each):
+    for partition, item in sizes.items():
+        for offset, size in enumerate(item):
             value = json.dumps({"id": offset, "text": "x" * size}).encode()
             producer.produce(topic.name, value, b"key", partition, headers=[("h", b"12345")])
             made[partition, offset] = len(value) + len("keyh12345")
@@ -70,7 +70,7 @@ def test_commits_stay_near_byte_limit_for_uneven_records(
     assert len(read) <= 2 + 2 * sum(read) / LIMIT
     rows = sorted((r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in view(spec).rows())
     assert rows == sorted(made)
-    assert view(spec).position() == {p: len(each) for p, each in sizes.items()}
+    assert view(spec).position() == {p: len(item) for p, item in sizes.items()}
 
 
 def test_probes_report_the_offsets_that_they_read(
@@ -80,16 +80,16 @@ def test_probes_report_the_offsets_that_they_read(
     made = fill(broker, topic, {0: list(range(1000)), 1: [300_000] * 8})
     cluster, ranges = connections().cluster, (OffsetRange(0, 100, 900), OffsetRange(1, 0, 8), OffsetRange(2, 0, 0))
     found = record_sizes(cluster, topic.name, ranges, 4)
-    assert sorted((each.partition, each.start, each.offsets) for each in found) == [
+    assert sorted((item.partition, item.start, item.offsets) for item in found) == [
         *((0, start, 16) for start in (100, 300, 500, 700)),
         # One large record is enough of a look.
         *((1, start, 1) for start in (0, 2, 4, 6)),
     ]
-    for each in found:
-        seen = range(each.start, each.start + each.offsets)
-        assert each.bytes == sum(made[each.partition, offset] for offset in seen)
+    for item in found:
+        seen = range(item.start, item.start + item.offsets)
+        assert item.bytes == sum(made[item.partition, offset] for offset in seen)
     few = record_sizes(cluster, topic.name, (OffsetRange(0, 10, 13),), 16)
-    assert sorted((each.start, each.offsets) for each in few) == [(10, 1), (11, 1), (12, 1)]
+    assert sorted((item.start, item.offsets) for item in few) == [(10, 1), (11, 1), (12, 1)]
     assert record_sizes(cluster, topic.name, ranges, 4, seconds=0) == []
 
 
@@ -116,5 +116,5 @@ def test_every_place_is_looked_at_in_time(
     fill(broker, topic, {partition: [50] * 800 for partition in range(6)})
     ranges = [OffsetRange(partition, 0, 800) for partition in range(6)]
     probes = record_sizes(connections().cluster, topic.name, ranges, 16)
-    places = {(each.partition, each.start) for each in probes}
+    places = {(probe.partition, probe.start) for probe in probes}
     assert places == {(partition, place * 50) for partition in range(6) for place in range(16)}

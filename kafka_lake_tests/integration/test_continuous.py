@@ -374,7 +374,7 @@ def test_dagster_terminate_ends_run_without_leftovers(
             instance.report_run_canceling(run)
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=120)
-            assert [each.status for each in instance.get_runs()] == [dg.DagsterRunStatus.CANCELED], said
+            assert [item.status for item in instance.get_runs()] == [dg.DagsterRunStatus.CANCELED], said
     finally:
         process.kill()
     assert "The run ends: it was stopped." in said

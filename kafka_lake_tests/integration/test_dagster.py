@@ -77,8 +77,8 @@ def events_of(instance: dg.DagsterInstance, kind: dg.DagsterEventType, key: dg.A
 
 def as_the_sensor(spec: TopicTable, *tables: TopicTable) -> dg.AssetSelection:
     """Return what a run that the sensor asks for makes: some of a topic's tables, each with its own checks."""
-    keys = [table_key(each) for each in tables]
-    checks = [each for each in run_checks(spec) if each.asset_key in keys]
+    keys = [table_key(table) for table in tables]
+    checks = [check for check in run_checks(spec) if check.asset_key in keys]
     return dg.AssetSelection.assets(*keys).without_checks() | dg.AssetSelection.checks(*checks)
 
 
@@ -161,7 +161,7 @@ def figures_of(materialization: dg.AssetMaterialization) -> dict[str, Any]:
 def told_of(runner: Runner, spec: TopicTable) -> list[dg.AssetMaterialization]:
     """Return the newest materializations of a table, by runs and of the table as a whole, in their order."""
     newest = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, table_key(spec))
-    return [each.asset_materialization for each in reversed(newest) if each.asset_materialization]
+    return [item.asset_materialization for item in reversed(newest) if item.asset_materialization]
 
 
 def whole(runner: Runner, result: dg.ExecuteInProcessResult, spec: TopicTable) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def whole(runner: Runner, result: dg.ExecuteInProcessResult, spec: TopicTable) -
     newest = told_of(runner, spec)[-1]
     assert newest.partition is None
     of_the_run = [e.materialization for e in result.get_asset_materialization_events()]
-    assert newest == [each for each in of_the_run if each.asset_key == table_key(spec)][-1]
+    assert newest == [item for item in of_the_run if item.asset_key == table_key(spec)][-1]
     return {k: v.value for k, v in newest.metadata.items()}
 
 
@@ -571,7 +571,7 @@ def test_catch_up_run_continues_until_another_run_waits(
         event.asset_materialization.metadata  # type: ignore[union-attr]
         for event in events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, topic_key(spec))
     ]
-    lags = [{k: v.value for k, v in each.items() if k in {"end_offset", "lag"}} for each in shown]
+    lags = [{k: v.value for k, v in item.items() if k in {"end_offset", "lag"}} for item in shown]
     assert lags[-1] == {"end_offset": 7, "lag": 2}
     monkeypatch.undo()
     assert runner.run(spec, (0, 1)).success
@@ -719,13 +719,13 @@ def test_rules_are_checks_of_run_and_of_whole_table(new_topic: NewTopic, runner:
     ]
     spec = topic.spec(rules=tuple(entries))
     # Nothing is asked of a run that has nothing to do.
-    assert {each.passed for each in checks(runner.run(spec, (0, 0))).values()} == {True}
+    assert {check.passed for check in checks(runner.run(spec, (0, 0))).values()} == {True}
     topic.send_ids([-2, 3, 7])
     result = runner.run(spec, (0, 0))
     assert result.success
     evaluated = checks(result)
     assert set(evaluated) == {*RUN_CHECKS, "rule_range_id", "rule_small", "rule_row_count"}
-    told = {name: each.value for name, each in evaluated["rule_range_id"].metadata.items()}
+    told = {name: item.value for name, item in evaluated["rule_range_id"].metadata.items()}
     assert told == {
         "rule": "id is at least 0",
         "on_failure": "dead_letter",
@@ -746,9 +746,9 @@ def test_rules_are_checks_of_run_and_of_whole_table(new_topic: NewTopic, runner:
     assert checks(refused)["rule_row_count"].severity is dg.AssetCheckSeverity.ERROR
     assert view(spec).fingerprint() == before
     # What was published before there was the rule is found by its check alone.
-    alone = [dg.AssetCheckKey(table_key(spec), each.check) for each in spec.named_rules]
+    alone = [dg.AssetCheckKey(table_key(spec), rule.check) for rule in spec.named_rules]
     found = checks(runner.run(spec, None, dg.AssetSelection.checks(*alone)))
-    assert {name: each.passed for name, each in found.items()} == {
+    assert {name: item.passed for name, item in found.items()} == {
         "rule_range_id": False,
         "rule_small": False,
         "rule_row_count": True,
@@ -827,7 +827,7 @@ def test_dagster_event_redacts_record_values(
     result = runner.run(spec, (0, 0))
     assert result.success is (policy == "table")
     records = runner.instance.event_log_storage.get_logs_for_run(result.run_id)
-    told = "".join(each.to_json() for each in records)
+    told = "".join(record.to_json() for record in records)
     assert "wrong_type" in told
     assert "partition 0 offset 1" in told
     assert ("hush" in told) is (not settings)

@@ -35,7 +35,7 @@ def consumed(bootstrap: str, topic: str) -> list[Message]:
         partitions = [
             TopicPartition(topic, p, 0) for p in consumer.list_topics(topic, timeout=10).topics[topic].partitions
         ]
-        expected = sum(consumer.get_watermark_offsets(each, timeout=10)[1] for each in partitions)
+        expected = sum(consumer.get_watermark_offsets(partition, timeout=10)[1] for partition in partitions)
         consumer.assign(partitions)
         messages = consumer.consume(expected, timeout=20)
         assert len(messages) == expected
@@ -58,19 +58,19 @@ def test_deliveries_change_their_schema_in_the_middle(
     assert deliveries.registered_version(registry.url, topic) == 1
     producer = DeliveryProducer(bootstrap, topic, registry.url, 1)
     assert deliveries.registered_version(registry.url, topic) == 1
-    for each in made[:20]:
-        producer.send_delivery(each)
+    for answer in made[:20]:
+        producer.send_delivery(answer)
     producer.use(2)
     assert deliveries.registered_version(registry.url, topic) == 2
-    for each in made[20:]:
-        producer.send_delivery(each)
+    for answer in made[20:]:
+        producer.send_delivery(answer)
     producer.flush()
     messages = consumed(bootstrap, topic)
     assert [message.key() for message in messages] == [str(number).encode() for number in range(1, 41)]
     values = decoded(registry, topic, messages)
     assert all("tip" not in value for value in values[:20])
-    assert [value["tip"] for value in values[20:]] == [each.tip for each in made[20:]]
-    assert [value["price"] for value in values] == [each.price for each in made]
+    assert [value["tip"] for value in values[20:]] == [answer.tip for answer in made[20:]]
+    assert [value["price"] for value in values] == [answer.price for answer in made]
     assert isinstance(values[0]["price"], Decimal)
     assert deliveries.next_order_id(bootstrap, topic) == 41
 

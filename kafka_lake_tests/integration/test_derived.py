@@ -218,7 +218,7 @@ def test_derived_chain_is_right_after_races_kills_and_replay(world: World, monke
     assert replay_dead_letters(world.spec, world.connections(), "letters").moved > 2
     reports = [world.derive(spec) for spec in specs]
     assert reports[0].rederived > 0
-    assert [each.full for each in reports] == [""] * 3
+    assert [report.full for report in reports] == [""] * 3
     check(world, specs)
     assert [world.derive(spec).snapshot for spec in specs] == [None] * 3
 
@@ -249,7 +249,7 @@ def test_derived_tables_match_plain_computation(world: World, monkeypatch: pytes
     ingest(world.spec, world.connections(), "run-3")
     expire(world, world.spec.identifier)
     reports = [world.derive(spec) for spec in specs]
-    assert [each.full for each in reports] == [""] * 4, "rows were added alone: the totals tell"
+    assert [report.full for report in reports] == [""] * 4, "rows were added alone: the totals tell"
     check(world, specs)
 
     # Dead letters become rows at offsets that were read before.
@@ -260,7 +260,7 @@ def test_derived_tables_match_plain_computation(world: World, monkeypatch: pytes
     ingest(world.spec, world.connections(), "run-4")
     reports = [world.derive(spec) for spec in specs]
     assert reports[0].rederived > 0
-    assert [each.full for each in reports] == [""] * 4
+    assert [report.full for report in reports] == [""] * 4
     check(world, specs)
 
     # A part of the topic is read again by another transform.
@@ -268,7 +268,7 @@ def test_derived_tables_match_plain_computation(world: World, monkeypatch: pytes
     replay(changed, world.connections(), "again", ReplayRange("0:2,1:3", "0:6,1:5"))
     world.raised = {(p, o) for p, o in world.sent if (p == 0 and 2 <= o < 6) or (p == 1 and 3 <= o < 5)}
     reports = [world.derive(spec) for spec in specs]
-    assert [each.full for each in reports] == [""] * 4
+    assert [report.full for report in reports] == [""] * 4
     check(world, specs)
     assert [world.derive(spec).snapshot for spec in specs] == [None] * 4
 
@@ -279,7 +279,7 @@ def test_derived_tables_match_plain_computation(world: World, monkeypatch: pytes
     with pytest.raises(TableError, match=r"rows of it were replaced, moved or reset.*kafka-lake rebuild"):
         world.derive(big(world))
     reports = [world.derive(spec.model_copy(update={"on_change": "rebuild"})) for spec in specs]
-    assert all(each.full for each in reports)
+    assert all(report.full for report in reports)
     check(world, specs)
 
 
@@ -318,8 +318,8 @@ def test_example_queries_match_plain_computation(world: World) -> None:
                 sent.append((store, moment, total))
         ingest(world.spec, world.connections(), f"run-{number}")
         reports = [world.derive(spec) for spec in (once, sessions, features)]
-        assert [bool(each.full) for each in reports] == [not number] * 3
-        found = {each.check: (each.passed, each.facts["failed"]) for each in reports[2].findings}
+        assert [bool(report.full) for report in reports] == [not number] * 3
+        found = {finding.check: (finding.passed, finding.facts["failed"]) for finding in reports[2].findings}
         assert found == {
             "rule_unique_store_day": (True, 0), "rule_not_null_store": (False, 1),
             "rule_not_null_total_last_30_days": (not number, number),
@@ -335,7 +335,7 @@ def test_example_queries_match_plain_computation(world: World) -> None:
 
 def sessions_of(sent: Sequence[tuple[Any, datetime, Any]]) -> Iterator[tuple[Any, datetime, datetime, int]]:
     gap = timedelta(minutes=30)
-    for store in {each[0] for each in sent}:
+    for store in {item[0] for item in sent}:
         began, last, count = None, None, 0
         for moment in sorted(at_ for name, at_, _ in sent if name == store):
             if began is not None and last is not None and moment >= last + gap:
@@ -371,7 +371,7 @@ def test_files_without_new_rows_or_touched_keys_are_not_read(world: World) -> No
             world.topic.send({"id": number, "at": (START + timedelta(days=day)).isoformat()})
         ingest(world.spec, world.connections(), f"run-{number}")
         read = [world.derive(spec).upstream[world.topic.table] for spec in (everything, hours, days)]
-        assert [(each.rows, each.new) for each in read] == [(2 * number + 2, 2)] * 3
+        assert [(item.rows, item.new) for item in read] == [(2 * number + 2, 2)] * 3
         if not number:
             upstream = world.connections().catalog.table(world.spec.identifier)
             assert upstream is not None
@@ -402,7 +402,7 @@ def test_derived_run_reports_reads_and_refuses_changed_query(
         return dg.materialize([asset], resources=resources, run_config=run_config, raise_on_error=False)
 
     first = materialized(spec)
-    evaluations = {each.check_name: each for each in first.get_asset_check_evaluations()}
+    evaluations = {evaluation.check_name: evaluation for evaluation in first.get_asset_check_evaluations()}
     warned = evaluations["rule_range_Id"]
     assert (warned.passed, warned.severity, warned.metadata["failed"].value) == (False, dg.AssetCheckSeverity.WARN, 1)
     assert evaluations["rule_row_count"].passed
@@ -428,7 +428,7 @@ def test_derived_run_reports_reads_and_refuses_changed_query(
     rules_that_fail = (RuleEntry(expression="id < 3"), RuleEntry(unique=("store",), on_failure="warn"))
     other = other.model_copy(update={"rules": rules_that_fail})
     evaluations = materialized(other).get_asset_check_evaluations()
-    assert {each.check_name: each.passed for each in evaluations} == {
+    assert {evaluation.check_name: evaluation.passed for evaluation in evaluations} == {
         "audit": True, "rule_expression_id_3": True, "rule_unique_store": True,
     }, "no row has come"  # fmt: skip
     for _ in range(3):
@@ -438,7 +438,7 @@ def test_derived_run_reports_reads_and_refuses_changed_query(
     other = other.model_copy(update={"rules": rules_that_fail})
     result = materialized(other, rebuild=True)
     assert not result.success
-    failed = {each.check_name for each in result.get_asset_check_evaluations() if not each.passed}
+    failed = {evaluation.check_name for evaluation in result.get_asset_check_evaluations() if not evaluation.passed}
     assert "rule_expression_id_3" in failed
     assert "1 of 6 rows break it (id < 3), the first in partition" in str(result.all_node_events)
     assert sorted(row["Id"] for row in world.table(spec)) == [1, 2, 2, 2, 2, 3], "main is unchanged"

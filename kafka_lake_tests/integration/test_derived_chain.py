@@ -37,11 +37,11 @@ def chain_of(topic: Topic) -> list[DerivedTable]:
     """Return tables of one route, of two of the same topic, and what is below the first."""
 
     def table(name: str, write: str, sql: str, *sources: str, **more: Any) -> DerivedTable:
-        names = {each: f"{topic.table}_{each}" for each in (*sources, name)}
+        names = {source: f"{topic.table}_{source}" for source in (*sources, name)}
         return DerivedTable(
             table=names[name],
             namespace=NAMESPACE,
-            sources=tuple(names[each] for each in sources),
+            sources=tuple(names[source] for source in sources),
             write=write,
             sql=sql.format(**names),
             **more,
@@ -111,7 +111,7 @@ class Chain:
 
     def maintained(self) -> None:
         """Compact a table, or expire all snapshots of it but one."""
-        every = [each.identifier for each in (*self.spec.tables, *self.tables)]
+        every = [item.identifier for item in (*self.spec.tables, *self.tables)]
         identifier, made = self.chance.choice(every), self.connections()
         if made.catalog.table(identifier) is None:
             return
@@ -186,19 +186,19 @@ def test_derived_chain_matches_ledger_after_random_faults(
     chain = Chain(topic, spec, connections, chance, monkeypatch)
     send_events(topic, 30, chance)
     ingest(spec, connections(), "first")
-    for each in chain.tables:
-        chain.killed(each, "table created")
-        chain.derived(each)
+    for item in chain.tables:
+        chain.killed(item, "table created")
+        chain.derived(item)
     chain.assert_as_the_ledger()
     for number in range(5):
         send_events(topic, 10, chance)
-        steps = [*INGEST_STEPS, *(f"{each.identifier[0]}.{each.table}: primary published" for each in spec.tables[1:])]
+        steps = [*INGEST_STEPS, *(f"{item.identifier[0]}.{item.table}: primary published" for item in spec.tables[1:])]
         chain.happened.append(f"ingest killed: {killed_at(spec, chance.choice(steps))}")
-        for each in chain.tables:
+        for item in chain.tables:
             if chance.random() < 0.5:
-                chain.killed(each, chance.choice(DERIVE_STEPS))
+                chain.killed(item, chance.choice(DERIVE_STEPS))
             elif chance.random() < 0.5:
-                chain.overtaken(each)
+                chain.overtaken(item)
             if chance.random() < 0.4:
                 chain.maintained()
         if chance.random() < 0.5:
@@ -210,9 +210,9 @@ def test_derived_chain_matches_ledger_after_random_faults(
             if chance.random() < 0.5:
                 chain.derived(chance.choice(chain.tables))
         ingest(spec, connections(), f"whole-{number}")
-        for each in chain.tables:
-            chain.derived(each)
+        for item in chain.tables:
+            chain.derived(item)
         assert_all_once(spec, topic.ledger, view)
         chain.assert_as_the_ledger()
-    assert all(derive(each, chain.engine()).snapshot is None for each in chain.tables), "nothing is new"
-    assert any("killed when" in each for each in chain.happened)
+    assert all(derive(item, chain.engine()).snapshot is None for item in chain.tables), "nothing is new"
+    assert any("killed when" in event for event in chain.happened)

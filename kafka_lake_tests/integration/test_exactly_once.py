@@ -238,9 +238,9 @@ def test_partitions_added_during_a_run_are_read_by_the_next(
         topic.send_ids(range(8, 16), 8)
 
     report = ingest(spec, connections(), "run-1", observer=Observer(step_done=at("planned", grow)))
-    assert {each.partition for each in report.partitions()} == {0, 1, 2}
+    assert {partition.partition for partition in report.partitions()} == {0, 1, 2}
     report = ingest(spec, connections(), "run-2")
-    assert {each.partition for each in report.partitions()} == set(range(8))
+    assert {partition.partition for partition in report.partitions()} == set(range(8))
     view(spec).assert_exactly_once(topic.ledger)
 
 

@@ -92,7 +92,7 @@ def test_five_schema_versions_interleaved_in_one_batch(
         order(("line", {"type": "record", "name": "Line", "fields": [
             {"name": "sku", "type": "string"}, {"name": "count", "type": "int"}]}), ("id", "long")),
     ]  # fmt: skip
-    ids = [register(client, topic, each) for each in versions]
+    ids = [register(client, topic, version) for version in versions]
     values = [
         {"n": 1}, {"n": 2, "note": "ü"}, {"n": 2**40, "note": None}, {"n": -(2**40), "line": {"sku": "a"}},
         {"line": {"sku": "b", "count": 7}},
@@ -114,7 +114,7 @@ def test_five_schema_versions_interleaved_in_one_batch(
     assert rows_by_id(see) == expected
     (evolution,) = [f for f in report.findings() if f.check == "schema_evolution"]
     assert {k: v for k, v in evolution.facts.items() if k.startswith("records of")} == {
-        f"records of schema id {each}": 3 for each in ids
+        f"records of schema id {identifier}": 3 for identifier in ids
     }
     head = see.table.current_snapshot()
     assert head is not None

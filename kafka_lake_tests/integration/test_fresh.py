@@ -334,8 +334,8 @@ def test_uncommitted_and_aborted_records_are_not_shown(
     with FreshTable(spec, connections()) as table:
         for ids, ends in (((1, 2), producer.commit_transaction), ((3, 4), producer.abort_transaction)):
             producer.begin_transaction()
-            for each in ids:
-                producer.produce(topic.name, json.dumps({"id": each}).encode(), partition=0)
+            for identifier in ids:
+                producer.produce(topic.name, json.dumps({"id": identifier}).encode(), partition=0)
             producer.flush(20)
             before = table.query("SELECT id FROM this ORDER BY id").column("id").to_pylist()
             assert not set(before) & set(ids)

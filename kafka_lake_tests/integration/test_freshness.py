@@ -38,7 +38,7 @@ def test_waiting_record_fails_freshness_and_idle_topic_passes(
     asked = {"kafka": kafka_resource, "catalog": catalog_resource}
     spark = SparkResource(spark_config={}, catalog=catalog_resource)
     resources = {**asked, "registry": RegistryResource(), "spark": spark}
-    assets = [each for one in (spec, untimed) for each in build_topic_assets(one, Presentation("g"))]
+    assets = [asset for one in (spec, untimed) for asset in build_topic_assets(one, Presentation("g"))]
     definitions = dg.Definitions(assets=assets, sensors=[build_sensor(10, True)], resources=resources)
     repository, cursor = definitions.get_repository_def(), None
     instance = dg.DagsterInstance.ephemeral()
@@ -48,7 +48,7 @@ def test_waiting_record_fails_freshness_and_idle_topic_passes(
         context = dg.build_sensor_context(instance=instance, repository_def=repository, resources=asked, cursor=cursor)
         found = repository.get_sensor_def("kafka_offsets").evaluate_tick(context)
         cursor = found.cursor
-        return [each for each in found.asset_events if isinstance(each, dg.AssetCheckEvaluation)]
+        return [event for event in found.asset_events if isinstance(event, dg.AssetCheckEvaluation)]
 
     (first,) = tick()
     assert (first.asset_key, first.check_name, first.passed) == (table_key(spec), FRESHNESS, True)
@@ -67,7 +67,9 @@ def test_waiting_record_fails_freshness_and_idle_topic_passes(
     ingest(spec, connections(), "run")
     alone = dg.AssetSelection.checks(dg.AssetCheckKey(table_key(spec), FRESHNESS))
     checked = dg.materialize(assets, instance=instance, resources=resources, selection=alone)
-    assert [(each.check_name, each.passed) for each in checked.get_asset_check_evaluations()] == [(FRESHNESS, True)]
+    assert [(evaluation.check_name, evaluation.passed) for evaluation in checked.get_asset_check_evaluations()] == [
+        (FRESHNESS, True)
+    ]
     (fresh,) = tick()
     assert (fresh.passed, fresh.metadata["lag"].value) == (True, 0)
     # The runs come first: that nothing can be told keeps none waiting.
@@ -90,7 +92,7 @@ def test_unreachable_source_keeps_its_last_state(
     spec = new_topic(1).spec(max_age="5m")
     cluster, catalog = connections().cluster, connections().catalog
     events, told = freshness_changes([spec], cluster, catalog, "of another version")
-    assert [each.passed for each in events] == [True]
-    monkeypatch.setattr(KafkaCluster, "watermarks", lambda _, topics: {each: OSError("gone") for each in topics})
+    assert [event.passed for event in events] == [True]
+    monkeypatch.setattr(KafkaCluster, "watermarks", lambda _, topics: {topic: OSError("gone") for topic in topics})
     assert freshness_changes([spec], cluster, catalog, told) == ([], told)
     assert freshness([spec], cluster, catalog) == []

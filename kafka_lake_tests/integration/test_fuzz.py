@@ -68,7 +68,7 @@ HOSTILE = [
 
 
 def sent(topic: Topic) -> Counter[tuple[int, int]]:
-    return Counter(each.place for each in topic.ledger if each.value is not None)
+    return Counter(item.place for item in topic.ledger if item.value is not None)
 
 
 def random_bytes(random_: random.Random, count: int) -> list[bytes]:
@@ -170,20 +170,20 @@ def test_random_records_are_read_back_equal_by_two_engines(
     assert set(by_iceberg) == set(by_duckdb) == set(expected)
     for place, value in expected.items():
         for found in (by_iceberg[place], by_duckdb[place]):
-            assert {name: plain(each) for name, each in found.items() if name in value} == value
+            assert {name: plain(item) for name, item in found.items() if name in value} == value
             assert all(
-                each is None or each in ([], {}) for name, each in found.items() if name not in (*value, "_kafka")
+                item is None or item in ([], {}) for name, item in found.items() if name not in (*value, "_kafka")
             )
 
 
 def plain(value: Any) -> Any:
     """Return a value as the reference encoder was given it: PyIceberg gives maps as pairs."""
     if isinstance(value, list) and value and isinstance(value[0], tuple):
-        return {key: plain(each) for key, each in value}
+        return {key: plain(element) for key, element in value}
     if isinstance(value, list):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: plain(element) for key, element in value.items()}
     return value
 
 

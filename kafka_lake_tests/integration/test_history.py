@@ -31,7 +31,7 @@ def versions(view: View, *names: str) -> list[tuple[Any, ...]]:
     """Return what is seen by whoever asks for a time, or for what is current."""
     seen = [row for row in view.rows() if row["valid_to"] is None or row["valid_from"] < row["valid_to"]]
     found = [(row["id"], row["valid_from"], row["valid_to"], *(row[name] for name in names)) for row in seen]
-    return sorted(found, key=lambda each: each[:2])
+    return sorted(found, key=lambda item: item[:2])
 
 
 def test_a_late_change_splits_the_interval_that_it_falls_in(
@@ -371,11 +371,11 @@ def test_current_rows_and_history_of_a_topic_agree(
     # Records that were too long come late: behind newer changes and deletes of their keys.
     in_time = list(source.events)
     source.send(15, long=True)
-    too_long = [each for each in source.events if len(str(each.values.get("b"))) > 100]
+    too_long = [event for event in source.events if len(str(event.values.get("b"))) > 100]
     source.send(15)
     ingest(spec, connections(), "too long")
     assert too_long
-    assert_agree([each for each in source.events if each not in too_long or each in in_time])
-    for each in (state, past):
-        assert replay_dead_letters(replace(each, max_record_bytes=None), connections(), each.table).remaining == 0
+    assert_agree([event for event in source.events if event not in too_long or event in in_time])
+    for item in (state, past):
+        assert replay_dead_letters(replace(item, max_record_bytes=None), connections(), item.table).remaining == 0
     assert_agree(source.events)

@@ -73,11 +73,11 @@ class Database:
         self.chance.shuffle(self._unsent)
         count = int(len(self._unsent) * share)
         now, self._unsent = self._unsent[:count], self._unsent[count:]
-        for each in now:
-            self._deliver(*each)
+        for item in now:
+            self._deliver(*item)
             if self.chance.random() < 0.15:
                 # A connector that was killed tells it once more.
-                self._unsent.append(each)
+                self._unsent.append(item)
 
     def _change(self, key: int, order: tuple[int, int, int]) -> None:
         row = self._rows.get(key)
@@ -123,7 +123,7 @@ class Database:
     def _deliver(self, key: int, told: Told, records: list[Any]) -> None:
         partition = self.chance.randrange(3)
         of_record = json.dumps({"id": key}).encode()
-        sent = [self.topic.send(each, partition, key=of_record) for each in records]
+        sent = [self.topic.send(record, partition, key=of_record) for record in records]
         self.changes[key].append(replace(told, order=(*told.order, *sent[0].place), place=sent[0].place))
 
 
@@ -217,7 +217,7 @@ NOON = datetime(2026, 1, 4, 12, tzinfo=UTC)
             NOON.replace(tzinfo=None),
         ),
         exhaustive(
-            "decimal(10,2)", [1.5, 1.75, 2, 10], [Decimal(each) for each in ("1.50", "1.75", "2.00", "10.00")], None
+            "decimal(10,2)", [1.5, 1.75, 2, 10], [Decimal(item) for item in ("1.50", "1.75", "2.00", "10.00")], None
         ),
         exhaustive("double", [-1.5, 0, 1e-9, 10], [-1.5, 0, 1e-9, 10], None),
     ],
@@ -239,7 +239,7 @@ def test_an_interval_has_the_type_of_the_order(
             row = None if which is None else {"id": 1, "at": values[which], "v": value}
             topic.send(row, key=b'{"id": 1}', timestamp_ms=int(NOON.timestamp() * 1000))
         ingest(spec, connections(), f"run-{number}")
-    found = [(each.begins, each.ends, each.row["v"]) for each in versions(view(spec), "id", ("v",))[1]]
+    found = [(version.begins, version.ends, version.row["v"]) for version in versions(view(spec), "id", ("v",))[1]]
     third = [(times[2], end, "c")] if end is not None else []
     assert found == [(times[0], times[1], "a"), (times[1], times[2], "b"), *third, (times[3], None, "d")]
 
@@ -260,11 +260,13 @@ def test_change_sent_twice_by_connector_changes_nothing(
     more = [change("d", 20), None, change("c", 30, {"n": 3, "big": "y"}), change("u", 40, {"n": 4, "big": UNSENT})]
     found = []
     for number, batch in enumerate((first + more, more[:2], more[2:], more)):
-        for each in batch:
-            topic.send(each, key=b'{"id": 1}')
+        for item in batch:
+            topic.send(item, key=b'{"id": 1}')
         ingest(spec, connections(), f"run-{number}")
-        found.append([(each.begins, each.ends, each.row) for each in versions(view(spec), "id", ("n", "big"))[1]])
-    times = [datetime.fromtimestamp(each, UTC) for each in (10, 20, 30, 40)]
+        found.append(
+            [(version.begins, version.ends, version.row) for version in versions(view(spec), "id", ("n", "big"))[1]]
+        )
+    times = [datetime.fromtimestamp(item, UTC) for item in (10, 20, 30, 40)]
     assert found[0] == [
         (times[0], times[1], {"n": 1, "big": "x"}),
         (times[2], times[3], {"n": 3, "big": "y"}),

@@ -22,8 +22,8 @@ TRANSFORMS = "kafka_lake_tests.integration.transforms"
 
 
 def fast(topic: Topic, ids: range, partitions: int) -> None:
-    for each in ids:
-        topic.producer.produce(topic.name, b'{"id": %d}' % each, partition=each % partitions)
+    for identifier in ids:
+        topic.producer.produce(topic.name, b'{"id": %d}' % identifier, partition=identifier % partitions)
     assert topic.producer.flush(20) == 0
 
 
@@ -36,7 +36,7 @@ def test_one_poisonous_record_of_thousand_is_a_dead_letter(
     spec = topic.spec(transform=f"{TRANSFORMS}:raises_at_seven_hundred")
     report = ingest(spec, connections(), "run-1", observer=Observer(warn=said.append))
     see = view(spec)
-    assert see.ids() == [each for each in range(1000) if each != 700]
+    assert see.ids() == [number for number in range(1000) if number != 700]
     (letter,) = see.dead_letters()
     assert (letter["partition"], letter["offset"], letter["value"]) == (0, 350, b'{"id": 700}')
     assert letter["error_class"] == "undecodable"
@@ -71,7 +71,7 @@ def test_a_replay_isolates_too(new_topic: NewTopic, connections: NewConnections,
     ingest(topic.spec(), connections(), "run-1")
     spec = topic.spec(transform=f"{TRANSFORMS}:raises_at_seven_hundred")
     replay(spec, connections(), "run-2", ReplayRange())
-    assert view(spec).ids() == [each for each in range(690, 710) if each != 700]
+    assert view(spec).ids() == [number for number in range(690, 710) if number != 700]
     assert [r["offset"] for r in view(spec).dead_letters()] == [10]
     assert view(spec).position() == {0: 20}
 

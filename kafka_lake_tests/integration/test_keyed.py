@@ -138,9 +138,9 @@ def test_partial_soft_delete_leaves_other_columns(
         ingest(by_batch, connections(), f"run-{number}")
     topic.send(None, key=b"3")
     topic.send(None, key=b"5")
-    for each in (by_batch, spec):
-        ingest(each, connections(), "run-last")
-        assert rows(view(each), "id", "a", "b", "_is_deleted") == [
+    for item in (by_batch, spec):
+        ingest(item, connections(), "run-last")
+        assert rows(view(item), "id", "a", "b", "_is_deleted") == [
             (1, "a1", "gone", True), (2, "a2", "b2", False), (3, None, "b3", True), (4, None, "gone", True),
         ]  # fmt: skip
 
@@ -173,14 +173,14 @@ def test_a_key_may_be_of_any_type_that_has_an_order(
     topic = new_topic(1)
     spec = topic.spec(f"{columns}, n bigint", write="upsert", key=names)
     for number in range(2):
-        for each in keys:
-            topic.send({**dict(zip(names, each, strict=True)), "n": number})
+        for item in keys:
+            topic.send({**dict(zip(names, item, strict=True)), "n": number})
         report = ingest(spec, connections(), f"run-{number}")
         assert view(spec).dead_letters() == []
         assert [row["n"] for row in view(spec).rows()] == [number] * 3
     assert facts(report)["rows_updated"] == 3
     found = {(r["at"].isoformat(), str(r["there"]), str(r["day"]), str(r["price"])) for r in view(spec).rows()}
-    assert ("1883-11-18T00:00:00.123456+00:00", "0001-01-01 00:00:00", "9999-12-31") in {each[:3] for each in found}
+    assert ("1883-11-18T00:00:00.123456+00:00", "0001-01-01 00:00:00", "9999-12-31") in {item[:3] for item in found}
 
 
 @pytest.mark.exhaustive
@@ -256,8 +256,8 @@ def test_tombstone_is_newer_than_earlier_records_of_partition(
         spec = topic.spec("id string, at bigint, n bigint", write="upsert", key=("id",), order_by=("at", "n"))
         for step in range(3):
             for name, records, _ in history:
-                for each in records[step : step + 1]:
-                    value = each and {"id": name, "n": 0, **each}
+                for record in records[step : step + 1]:
+                    value = record and {"id": name, "n": 0, **record}
                     topic.send(value, key=json.dumps({"id": name}).encode())
             if cut:
                 ingest(spec, connections(), f"run-{step}")
@@ -320,7 +320,7 @@ def test_debezium_columns_keep_values_not_sent(new_topic: NewTopic, connections:
     name = view(spec).sql_name()
     (found,) = connections().spark().sql(f"SELECT *, doc AS shown FROM {name}").collect()
     names = ("_changed_by", "ints", "longs", "texts", "ids", "store", "pairs", "shown")
-    assert [found[each] for each in names] == ["ada", [1], [2], ["a"], ["b"], '{"a":"b"}', {"a": "b"}, '{"a":1}']
+    assert [found[item] for item in names] == ["ada", [1], [2], ["a"], ["b"], '{"a":"b"}', {"a": "b"}, '{"a":1}']
     assert bytes(found["raw"]) == b"\x01\x02"
     assert (found["days"], found["shop"].asDict()) == ([date(2026, 11, 24)], {"a": "b"})
     # Of a row that is gone nothing is left to keep.
@@ -332,9 +332,9 @@ def test_debezium_columns_keep_values_not_sent(new_topic: NewTopic, connections:
     topic.send(debezium("u", 25, {"id": 3, **told}, 24), key=b'{"id": 3}')
     report = ingest(spec, connections(), "run-3")
     shown = connections().spark().sql(f"SELECT id, doc AS shown FROM {name}").collect()
-    assert [(each["id"], each["shown"]) for each in shown] == [(1, '{"a":2}')]
+    assert [(item["id"], item["shown"]) for item in shown] == [(1, '{"a":2}')]
     letters = sorted((r["offset"], r["error_class"], r["error_message"]) for r in view(spec).dead_letters())
-    assert [each[:2] for each in letters] == [(number, "value_not_sent") for number in (5, 6, 8)]
+    assert [letter[:2] for letter in letters] == [(number, "value_not_sent") for number in (5, 6, 8)]
     assert letters[0][2].startswith("Not sent, since unchanged, and no row of the key has it: _changed_by, ")
     assert letters[1][2].endswith(": _changed_by, ints, longs, texts, ids, store, pairs, raw, days, shop.")
     assert (facts(report)["changes"], facts(report)["dead_letters"]) == (3, 3)

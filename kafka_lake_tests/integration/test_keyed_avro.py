@@ -247,7 +247,7 @@ def test_values_that_were_not_sent_stay(
     ingest(spec, connections(schemas), "run-2")
     names = ("id", "big", "raw", "n", "tags", "pairs", "days", "ints", "raws")
     kept = ([("a", "b")], [date(2026, 11, 24)], [1], [b"\x02"])
-    assert [tuple(each[name] for name in names) for each in view(spec).rows()] == [(1, "b", b"\x01", 3, ["a"], *kept)]
+    assert [tuple(item[name] for name in names) for item in view(spec).rows()] == [(1, "b", b"\x01", 3, ["a"], *kept)]
     (letter,) = view(spec).dead_letters()
     assert letter["error_class"] == "value_not_sent"
     assert b64encode(PLACEHOLDER.encode()).decode() not in str(view(spec).rows())
@@ -294,8 +294,10 @@ def test_event_that_changes_no_row_is_dead_letter_with_reason(
     for value in (b"{}", b"\x00\x7f\xff\xff\xffx"):
         capture.topic.send(value)
     ingest(spec, connections(schemas), "run-2")
-    letters = sorted((each["offset"], each["error_class"], each["error_message"]) for each in view(spec).dead_letters())
-    assert [each[:2] for each in letters] == [
+    letters = sorted(
+        (letter["offset"], letter["error_class"], letter["error_message"]) for letter in view(spec).dead_letters()
+    )
+    assert [letter[:2] for letter in letters] == [
         (1, "not_a_change"), (2, "not_a_change"), (3, "no_order"), (5, "no_schema_id"), (6, "unknown_schema"),
     ]  # fmt: skip
     assert "heartbeat" in letters[0][2]

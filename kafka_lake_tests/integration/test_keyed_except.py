@@ -49,7 +49,7 @@ def test_a_field_that_is_left_out_never_becomes_a_column(
     assert rows(view(spec), "id", "name", "age") == [(1, "ada", None), (2, "bob", 7)]
     assert [row["_kafka"]["offset"] for row in sorted(view(spec).rows(), key=lambda row: row["id"])] == [2, 3]
     assert view(spec).dead_letters() == []
-    assert not any("vector" in str(each.facts) + str(each.changes) for each in report.commits[-1].findings)
+    assert not any("vector" in str(finding.facts) + str(finding.changes) for finding in report.commits[-1].findings)
 
 
 @pytest.mark.exhaustive

@@ -59,14 +59,16 @@ def test_key_changed_in_one_update_moves_the_row(
     ingest(spec, connections(), "run-2")
     expected = [(2, "changed"), (5, "moved"), (7, "inserted"), (9, "late")]
     assert current() == expected
-    letters = {each["offset"]: (each["error_class"], each["error_message"]) for each in view(spec).dead_letters()}
+    letters = {
+        letter["offset"]: (letter["error_class"], letter["error_message"]) for letter in view(spec).dead_letters()
+    }
     assert {offset: found for offset, (found, _) in letters.items()} == {missing: "no_old_key", null: "no_old_key"}
     assert "REPLICA IDENTITY FULL" in letters[missing][1]
     assert "in the key before the update: a." in letters[null][1]
-    assert all(each.passed for each in examine(spec, connections().catalog, connections().cluster))
+    assert all(item.passed for item in examine(spec, connections().catalog, connections().cluster))
     if write == "upsert":
         return
-    ended = {(each["a"], each["v"]): each["valid_to"].timestamp() for each in view(spec).rows() if each["valid_to"]}
+    ended = {(item["a"], item["v"]): item["valid_to"].timestamp() for item in view(spec).rows() if item["valid_to"]}
     assert {key: ended[key] for key in ((1, "inserted"), (3, "inserted"), (4, "moved"))} == {
         (1, "inserted"): 11, (3, "inserted"): 12, (4, "moved"): 21,
     }  # fmt: skip

@@ -48,8 +48,8 @@ class Source:
             shown = plain(row)
             return {**message, "data": shown, **({"old": plain(old)} if old else {})}
         return {
-            "data": [{name: None if each is None else str(each) for name, each in row.items()}],
-            "old": [{name: None if each is None else str(each) for name, each in old.items()}] if old else None,
+            "data": [{name: None if item is None else str(item) for name, item in row.items()}],
+            "old": [{name: None if item is None else str(item) for name, item in old.items()}] if old else None,
             "type": operation.upper(),
             "database": "shop",
             "table": "t",
@@ -78,7 +78,7 @@ class Source:
             new["a"] = chance.choice(free)[0]
             del self.rows[key]
         self.rows[new["a"], new["b"]] = new
-        return self.told("update", new, {name: each for name, each in row.items() if new[name] != each})
+        return self.told("update", new, {name: item for name, item in row.items() if new[name] != item})
 
     @staticmethod
     def _values(chance: random.Random) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Source:
 
 def plain(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row as JSON has it, decimals as numbers."""
-    return {name: float(each) if isinstance(each, Decimal) else each for name, each in row.items()}
+    return {name: float(item) if isinstance(item, Decimal) else item for name, item in row.items()}
 
 
 def partition(key: tuple[int, str]) -> int:
@@ -147,7 +147,7 @@ def test_impossible_change_is_a_dead_letter(
         topic.send({"type": "TRUNCATE", "isDdl": True, "data": None})
         expected.append((4, "several_rows"))
     ingest(spec, connections(), "run-1")
-    assert sorted((each["offset"], each["error_class"]) for each in view(spec).dead_letters()) == expected
+    assert sorted((letter["offset"], letter["error_class"]) for letter in view(spec).dead_letters()) == expected
     assert sorted((found["a"], found["b"], found["note"]) for found in view(spec).rows()) == [
         (1, "x", "n"),
         (2, "x", "n"),

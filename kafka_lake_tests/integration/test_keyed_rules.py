@@ -44,16 +44,16 @@ class Model:
     letters: set[tuple[int, int]] = field(default_factory=set)
 
     def commit(self, changes: list[Told], most: int) -> None:
-        for each in changes:
-            place = (each.order[1], each.order[2])
-            if each.value > most:
+        for change in changes:
+            place = (change.order[1], change.order[2])
+            if change.value > most:
                 self.letters.add(place)
             else:
                 self.letters.discard(place)
-                self.applied[each.key] = max(self.applied.get(each.key, each), each, key=lambda c: c.order)
+                self.applied[change.key] = max(self.applied.get(change.key, change), change, key=lambda c: c.order)
 
     def rows(self) -> dict[int, int]:
-        return {key: each.value for key, each in self.applied.items() if each.value != GONE}
+        return {key: item.value for key, item in self.applied.items() if item.value != GONE}
 
 
 def at_most(value: int, **settings: Any) -> tuple[RuleEntry, ...]:
@@ -101,13 +101,13 @@ def test_random_changes_kills_and_replays_match_a_model(
         model.commit(changes, 70)
         assert_like(model, view(spec))
         finding = next(f for f in report.findings() if f.check == "rule_most")
-        brings = [each for each in changes if each.value != GONE]
+        brings = [change for change in changes if change.value != GONE]
         assert finding.facts["evaluated"] == len(brings)
         assert finding.facts["passed"] + finding.facts["failed"] == len(brings)
-        assert finding.facts["failed"] == sum(each.value > 70 for each in changes)
+        assert finding.facts["failed"] == sum(change.value > 70 for change in changes)
     # What was refused counts by the rules of today, if nothing newer has come.
     eased = replace(spec, rules=at_most(77))
-    letters = [each for each in every if each.order[1:] in model.letters]
+    letters = [item for item in every if item.order[1:] in model.letters]
     killed_at(eased, "dead letters reconciled", doing=replay_dead_letters)
     done = replay_dead_letters(eased, connections(), "again")
     model.commit(letters, 77)
@@ -184,14 +184,14 @@ def test_refused_change_counts_as_if_it_had_not_come(
     # Newer than the refused change; older, and newer than the row; a delete; the tombstone, which has no order.
     send((1, 30, 2), (2, 15, 3), (4, 25, GONE))
     ingest(spec, connections(), "run")
-    for each in (by_batch, spec):
-        see = view(each)
+    for item in (by_batch, spec):
+        see = view(item)
         assert {row["id"]: row["v"] for row in see.rows()} == {1: 2, 2: 3, 3: 1}
         assert [row["offset"] for row in see.dead_letters()] == list(range(5, 11))
-        done = replay_dead_letters(replace(each, rules=at_most(8)), connections(), "again-1", "offset = 6")
+        done = replay_dead_letters(replace(item, rules=at_most(8)), connections(), "again-1", "offset = 6")
         assert (done.moved, done.remaining) == (0, 1)
         assert {row["id"]: row["v"] for row in see.rows()} == {1: 2, 2: 3, 3: 1}
-        done = replay_dead_letters(replace(each, rules=at_most(9)), connections(), "again-2")
+        done = replay_dead_letters(replace(item, rules=at_most(9)), connections(), "again-2")
         assert (done.moved, done.remaining, see.dead_letters()) == (6, 0, [])
         assert {row["id"]: row["v"] for row in see.rows()} == {1: 2, 2: 9, 3: 9, 6: 9}
         see.assert_no_branches()

@@ -108,7 +108,7 @@ def test_killed_snapshot_completes_and_short_one_stops_the_run(
     spec = replace(spec, max_removed=3)
     send(topic, "d", 210, 2)
     killed_at(spec, step)
-    assert [each[0] for each in rows(view(spec), "id")] == [1, 2, 3, 4, 5]
+    assert [row[0] for row in rows(view(spec), "id")] == [1, 2, 3, 4, 5]
     ingest(spec, connections(), "run-4")
     assert rows(view(spec), "id", "v") == [(1, "again"), (6, "again")]
     view(spec).assert_no_branches()
@@ -233,7 +233,8 @@ def test_changes_replacing_snapshot_rows_are_read_before_deletes(
     send(topic, "u", 220, 2, "newer")
     report = ingest(spec, connections(), "run-2")
     seen = [
-        sorted(view(spec).table.scan(snapshot_id=each.snapshot).to_arrow()["id"].to_pylist()) for each in report.commits
+        sorted(view(spec).table.scan(snapshot_id=commit.snapshot).to_arrow()["id"].to_pylist())
+        for commit in report.commits
     ]
     assert seen == [[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3]]
 
@@ -280,7 +281,7 @@ def test_snapshot_without_its_beginning_deletes_nothing(
     said: list[str] = []
     ingest(spec, connections(), "run-2", observer=Observer(warn=said.append))
     assert rows(view(spec), "id", "v") == [(1, "read"), (2, "read"), (3, "read"), (4, "again")]
-    assert any("ended in partition 0 at offset 5 began before" in each for each in said)
+    assert any("ended in partition 0 at offset 5 began before" in item for item in said)
 
 
 def test_truncate_and_snapshot_delete_only_older_rows(

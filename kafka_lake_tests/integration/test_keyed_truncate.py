@@ -153,7 +153,9 @@ def test_value_not_sent_is_not_taken_from_before_truncate(
     send(topic, "u", 32, 2, "__debezium_unavailable_value")
     ingest(spec, connections(), "run-2")
     assert rows(view(spec), "id", "v") == [(2, "new")]
-    assert [(each["offset"], each["error_class"]) for each in view(spec).dead_letters()] == [(3, "value_not_sent")]
+    assert [(letter["offset"], letter["error_class"]) for letter in view(spec).dead_letters()] == [
+        (3, "value_not_sent")
+    ]
 
 
 @pytest.mark.exhaustive

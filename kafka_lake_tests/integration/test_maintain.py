@@ -63,7 +63,7 @@ def test_compaction_and_expiry_keep_the_position(
     assert table.needs.compaction == "5 commits since the last compaction"
     assert not letters.needs.compaction
 
-    done = {each.identifier: each for each in maintain(spec, connections())}
+    done = {item.identifier: item for item in maintain(spec, connections())}
     assert done[spec.identifier].after.data_files == 1
     assert done[spec.identifier].before.data_files == 4
     see = view(spec)
@@ -84,7 +84,7 @@ def test_compaction_and_expiry_keep_the_position(
     ingest(spec, connections(), "after", observer=Observer(warn=said.append))
     assert said == []
     see.assert_exactly_once(topic.ledger)
-    assert not any(each.needs.compaction for each in due(spec, connections()))
+    assert not any(item.needs.compaction for item in due(spec, connections()))
 
 
 @pytest.mark.exhaustive
@@ -112,7 +112,7 @@ def test_compaction_of_upsert_table_removes_only_delete_files(
                 model[key] = value
         ingest(spec, connections(), f"run-{number}")
         if number % 4 == 3:
-            done = {each.identifier: each for each in maintain(spec, connections())}
+            done = {item.identifier: item for item in maintain(spec, connections())}
             assert done[spec.identifier].before.delete_files > 0
             assert done[spec.identifier].after.delete_files == 0
             assert done[spec.identifier].after.data_files == 1
@@ -151,8 +151,8 @@ def test_merges_and_compactions_at_the_same_time_both_get_on(
         stop.set()
         thread.join()
     assert sorted((row["id"], row["v"]) for row in view(spec).rows()) == [(key, 7) for key in range(10)]
-    assert any(each.before for each in compacted)
-    assert all(isinstance(each, TableError) or "conflict" in str(each).lower() for each in refused), refused
+    assert any(item.before for item in compacted)
+    assert all(isinstance(item, TableError) or "conflict" in str(item).lower() for item in refused), refused
 
 
 def test_sensor_requests_due_maintenance_and_run_reports_it(
@@ -191,13 +191,13 @@ def test_sensor_requests_due_maintenance_and_run_reports_it(
     result = runner.run(spec, None, chosen, tags={MAINTENANCE_TAG: "x"})
     assert result.success
     (event,) = events_of(runner.instance, dg.DagsterEventType.ASSET_OBSERVATION, table_key(spec))
-    told = {name: each.value for name, each in event.asset_observation.metadata.items()}
+    told = {name: item.value for name, item in event.asset_observation.metadata.items()}
     assert told["data_files"] == len(list(view(spec).table.scan().plan_files())) == 1
     assert told["snapshots"] == table_health(view(spec).table).snapshots
     assert ".".join(spec.identifier) in str(told["done"])
     (check,) = result.get_asset_check_evaluations()
     assert (check.check_name, check.passed, check.asset_key) == ("table_health", True, table_key(spec))
-    assert {name: each.value for name, each in check.metadata.items()}.items() >= told.items()
+    assert {name: item.value for name, item in check.metadata.items()}.items() >= told.items()
     assert events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, table_key(spec)) == []
     assert not tick(901).run_requests
     view(spec).assert_exactly_once(topic.ledger)
@@ -273,7 +273,7 @@ def test_maintenance_continues_after_a_table_fails(
 ) -> None:
     topics = [new_topic(), new_topic()]
     small = {"write.target-file-size-bytes": str(16 << 20)}
-    broken, healthy = (each.spec(maintenance=SHARP, table_properties=small) for each in topics)
+    broken, healthy = (item.spec(maintenance=SHARP, table_properties=small) for item in topics)
     for topic, spec in zip(topics, (broken, healthy), strict=True):
         for number in range(4):
             topic.send({"id": number})
@@ -308,7 +308,7 @@ def test_expiry_keeps_recorded_losses_and_dead_letters(
     topic.send({"id": 4})
     ingest(spec, connections(), "later")
     losses = recorded_losses(view(spec).table)
-    assert [(each.partition, each.start, each.end) for each in losses] == [(0, 2, 4)]
+    assert [(loss.partition, loss.start, loss.end) for loss in losses] == [(0, 2, 4)]
     maintain(spec, connections(), everything=True)
     assert len(view(spec).table.metadata.snapshots) <= 2
     assert recorded_losses(view(spec).table) == losses
@@ -316,7 +316,7 @@ def test_expiry_keeps_recorded_losses_and_dead_letters(
     for number in range(5, 7):
         topic.send({"id": number})
         ingest(spec, connections(), f"run-{number}", observer=Observer(step_done=steps.append))
-    assert not [each for each in steps if "reconciled" in each]
+    assert not [step for step in steps if "reconciled" in step]
     assert sorted(view(spec).ids()) == [0, 3, 4, 5, 6]
     assert len(view(spec).dead_letters()) == 1
     assert recorded_losses(view(spec).table) == losses

@@ -127,7 +127,7 @@ def test_empty_table_started_at_latest_is_not_restarted(
         table.append(table.schema().as_arrow().empty_table())
         sql(view(spec).call("expire_snapshots", retain_last="1", older_than="TIMESTAMP '2100-01-01 00:00:00'"))
     else:
-        first = min(table.metadata.snapshots, key=lambda each: each.sequence_number or 0)
+        first = min(table.metadata.snapshots, key=lambda item: item.sequence_number or 0)
         sql(view(spec).call("rollback_to_snapshot", snapshot_id=f"{first.snapshot_id}"))
     assert view(spec).position() == {}
     topic.send_ids([1])
@@ -167,10 +167,10 @@ def test_deleted_rows_and_expiry_by_pyiceberg_stop_start_latest(
 def only_the_head_stays(table: Table) -> None:
     """Expire all other snapshots as PyIceberg does it."""
     head = head_of(table.refresh())
-    older = [each.snapshot_id for each in table.metadata.snapshots if each.snapshot_id != head]
+    older = [snapshot.snapshot_id for snapshot in table.metadata.snapshots if snapshot.snapshot_id != head]
     table.maintenance.expire_snapshots().by_ids(older).commit()
     table.refresh()
-    assert [each.parent_snapshot_id for each in table.metadata.snapshots] == [None]
+    assert [snapshot.parent_snapshot_id for snapshot in table.metadata.snapshots] == [None]
 
 
 @pytest.mark.exhaustive
@@ -466,9 +466,9 @@ def test_only_unpublished_staged_snapshots_are_removed(
     topic = new_topic()
     # By default it is five days.
     spec = topic.spec(table_properties={"history.expire.max-snapshot-age-ms": "1"}, dead_letters="fail")
-    for each in range(3):
-        topic.send_ids([each])
-        ingest(spec, connections(), f"run-{each}")
+    for number in range(3):
+        topic.send_ids([number])
+        ingest(spec, connections(), f"run-{number}")
     before = view(spec).fingerprint()
     topic.send_ids([3])
     topic.send(b"broken")

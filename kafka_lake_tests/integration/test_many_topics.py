@@ -89,7 +89,7 @@ def test_tables_by_value_are_assets_after_refresh(
     def tables() -> set[str]:
         repository = project.definitions().get_repository_def()
         # The job maintains each of them.
-        assert [len(each.tables) for each in topics_of(repository)] == [
+        assert [len(item.tables) for item in topics_of(repository)] == [
             len(repository.get_job("maintain_tables").nodes)
         ]
         return {
@@ -103,9 +103,9 @@ def test_tables_by_value_are_assets_after_refresh(
     (spec,) = topics_of(project.definitions().get_repository_def())
     warned: list[str] = []
     ingest(spec, connections(), "run", observer=Observer(warn=warned.append))
-    assert [each for each in warned if "They become assets once `kafka-lake topics refresh` has run" in each]
+    assert [item for item in warned if "They become assets once `kafka-lake topics refresh` has run" in item]
     told = json.loads(project.command("topics", "list", "--json"))
-    assert [(each["value"], each["table"], each["state"]) for each in told] == [
+    assert [(item["value"], item["table"], item["state"]) for item in told] == [
         ("a", f"{NAMESPACE}.{topic.table}_a", "new"), ("B b", f"{NAMESPACE}.{topic.table}_b_b", "new"),
     ]  # fmt: skip
     assert tables() == {""}, "the catalog isn't asked"
@@ -117,7 +117,7 @@ def test_tables_by_value_are_assets_after_refresh(
     topic.send({"type": "a", "id": 4})
     (spec,) = topics_of(project.definitions().get_repository_def())
     report = ingest(spec, connections(), "again")
-    rows = {table[1].removeprefix(topic.table): each.total("rows") for table, each in report.others.items()}
+    rows = {table[1].removeprefix(topic.table): value.total("rows") for table, value in report.others.items()}
     assert rows == {"_a": 1, "_b_b": 0, "_c": 1}
 
 
@@ -138,12 +138,12 @@ def test_matching_topics_get_tables_and_new_ones_are_reported(
         made.create(1)
         return made
 
-    topics = {each: topic(each) for each in ("Orders", "users")}
-    several = {each: topic(each, "_") for each in "ac"}
+    topics = {item: topic(item) for item in ("Orders", "users")}
+    several = {item: topic(item, "_") for item in "ac"}
     several["a"].send({"id": 7})
     topic("users.internal")
-    for number, each in enumerate(topics.values()):
-        each.send({"id": number, "who": each.name})
+    for number, value in enumerate(topics.values()):
+        value.send({"id": number, "who": value.name})
     project.write(
         {
             "cluster": f"KafkaCluster\nkafka_properties: {{bootstrap.servers: '{broker.bootstrap_servers}'}}",
@@ -154,7 +154,7 @@ def test_matching_topics_get_tables_and_new_ones_are_reported(
         }
     )
     told = json.loads(project.command("topics", "list", "--json"))
-    assert [(each["topic"], each["table"], each["state"]) for each in told] == [
+    assert [(item["topic"], item["table"], item["state"]) for item in told] == [
         (f"{name}.Orders", "", "new"), (f"{name}.users", "", "new"), (f"{name}_a", f"{NAMESPACE}.{name}", "new"),
     ]  # fmt: skip
     assert re.search(rf"{name}_a +{NAMESPACE}\.{name} +new: not in the table yet", project.command("topics", "refresh"))
@@ -164,7 +164,7 @@ def test_matching_topics_get_tables_and_new_ones_are_reported(
     later = topic("later")
     repository = project.definitions().get_repository_def()
     resources: dict[str, Any] = {**dict(project.definitions().resources or {}), "catalog": catalog_resource}
-    needed = {each: resources[each] for each in ("kafka", "catalog")}
+    needed = {item: resources[item] for item in ("kafka", "catalog")}
     instance = dg.DagsterInstance.ephemeral()
 
     def tick() -> Any:
@@ -175,18 +175,18 @@ def test_matching_topics_get_tables_and_new_ones_are_reported(
     for added in asked.dynamic_partitions_requests:
         instance.add_dynamic_partitions(added.partitions_def_name, added.partition_keys)
     assert {key for request in asked.run_requests for key in request.asset_selection} == {
-        dg.AssetKey([NAMESPACE, table]) for table in (*(each.table for each in topics.values()), name)
+        dg.AssetKey([NAMESPACE, table]) for table in (*(item.table for item in topics.values()), name)
     }
-    shared = next(each for each in topics_of(repository) if each.topics)
+    shared = next(item for item in topics_of(repository) if item.topics)
     ingest(shared, connections(), "run")
     # Another topic is told of before it joins the table.
     several["b"] = topic("b", "_")
     several["b"].send({"id": 8})
-    for each, keyed in ((topics["Orders"], {}), (topics["users"], {"write": "upsert", "key": ("id",)})):
-        spec = each.spec(None, **keyed)
+    for value, keyed in ((topics["Orders"], {}), (topics["users"], {"write": "upsert", "key": ("id",)})):
+        spec = value.spec(None, **keyed)
         ingest(spec, connections(), "run")
         assert [(row["id"], row["who"]) for row in view(spec).rows()] == [
-            (json.loads(sent.value or b"")["id"], each.name) for sent in each.ledger
+            (json.loads(sent.value or b"")["id"], value.name) for sent in value.ledger
         ]
     skipped = tick().skip_message
     instance.dispose()
@@ -198,8 +198,8 @@ def test_matching_topics_get_tables_and_new_ones_are_reported(
     assert "deleted from Kafka; the table stays" in shown
     assert "new: no table yet" in shown
     project.command("topics", "refresh")
-    shared = next(each for each in topics_of(project.definitions().get_repository_def()) if each.topics)
-    for each in shared.each_topic:
-        ingest(each, connections(), "again")
+    shared = next(item for item in topics_of(project.definitions().get_repository_def()) if item.topics)
+    for item in shared.each_topic:
+        ingest(item, connections(), "again")
     found = sorted((row["id"], row["_kafka"]["topic"]) for row in view(shared).rows())
     assert found == [(7, f"{name}_a"), (8, f"{name}_b")]

@@ -34,7 +34,7 @@ class Watched:
     """Topics of some clusters, collected when a test says so, and scraped over HTTP."""
 
     def __init__(self, catalog: CatalogResource, by_cluster: list[tuple[KafkaResource, list[TopicTable]]]) -> None:
-        specs = [spec for each in by_cluster for spec in each[1]]
+        specs = [spec for item in by_cluster for spec in item[1]]
         self.told: list[str] = []
         self.latest = LatestSamples(map(key_of, specs), max_age(15))
         self.collectors = [
@@ -45,8 +45,8 @@ class Watched:
         ]
 
     def scrape(self) -> Scraped:
-        for number, each in enumerate(self.collectors):
-            each.collect()
+        for number, item in enumerate(self.collectors):
+            item.collect()
             self.latest.collected(str(number), time.time(), 0.0)
         with served(lambda now: self.latest.samples(now, len(self.collectors))) as address:
             return scrape(address)
@@ -97,14 +97,16 @@ def test_metrics_match_produced_and_written_records(
     assert found.of("topics") == 3
     assert found.of("partitions", **labels) == 2
 
-    def each(metric: str) -> dict[str, float]:
+    def by_partition_of(metric: str) -> dict[str, float]:
         return {labels["partition"]: value for labels, value in found.all(metric, topic=name)}
 
-    assert each("log_start_offset") == {"0": 0, "1": 0}
-    assert each("log_end_offset") == {"0": 8, "1": 7}
-    assert each("position_offset") == {str(p): o for p, o in view(spec).position().items()} == {"0": 6, "1": 7}
-    assert each("lag_records") == {"0": 2, "1": 0}
-    ages = each("lag_seconds")
+    assert by_partition_of("log_start_offset") == {"0": 0, "1": 0}
+    assert by_partition_of("log_end_offset") == {"0": 8, "1": 7}
+    assert (
+        by_partition_of("position_offset") == {str(p): o for p, o in view(spec).position().items()} == {"0": 6, "1": 7}
+    )
+    assert by_partition_of("lag_records") == {"0": 2, "1": 0}
+    ages = by_partition_of("lag_seconds")
     assert ages["1"] == 0
     assert 500 <= ages["0"] <= 560
     assert [value for _, value in found.all("lag_records", topic=idle.name)] == [2], "a record, and a marker"
@@ -125,7 +127,7 @@ def test_metrics_match_produced_and_written_records(
         "commits": 1,
         "refused_commits": 0,
     }
-    sent_bytes = sum(len(each.value or b"") + len(each.key or b"") for each in topic.ledger[:13])
+    sent_bytes = sum(len(item.value or b"") + len(item.key or b"") for item in topic.ledger[:13])
     assert found.of("read_bytes_total", **labels) == sent_bytes
     steps = {labels["step"]: value for labels, value in found.all("step_seconds_total", topic=name)}
     assert steps.keys() == {"plan", "stage", "audit"}
@@ -213,7 +215,7 @@ def test_dead_broker_removes_only_metrics_of_its_topics(
     success = {labels["part"]: value for labels, value in one.all("scrape_success", topic=theirs.topic)}
     assert success == {"brokers": 0, "unread": 0, "table": 1}
     last, now = (
-        each.all("scrape_last_success_timestamp_seconds", topic=theirs.topic, part="brokers") for each in (both, one)
+        item.all("scrape_last_success_timestamp_seconds", topic=theirs.topic, part="brokers") for item in (both, one)
     )
     assert last == now, "a frozen time tells how old the last values are"
     assert len(watched.told) == 1

@@ -84,7 +84,7 @@ def test_client_and_spark_read_the_same_timestamps(
     ends = [OffsetRange(p, 0, now.end[p]) for p in now.partitions]
     for ranges in (ends, [OffsetRange(0, 1, 2), OffsetRange(1, 0, 1)], [OffsetRange(0, now.end[0] - 1, now.end[0])]):
         plan = Plan(tuple(ranges), Position(now.identity, now.end), 0)
-        frames = [read(connections(), each, topic.name) for each in (plan, replace(plan, by_client=True))]
+        frames = [read(connections(), item, topic.name) for item in (plan, replace(plan, by_client=True))]
         assert frames[0].dtypes == frames[1].dtypes
         by_spark, by_client = (sorted(map(str, frame.collect())) for frame in frames)
         assert by_client == by_spark
@@ -99,7 +99,7 @@ def test_samples_with_impossible_times_are_shown(
     topic.send({"id": 8}, 2, timestamp_ms=GOOD)
     spec = topic.spec(max_age="5m")
     lines = command_line([spec], "topic", "tail", topic.name, "--json").output.splitlines()
-    told = {json.loads(each["value"])["id"]: each["timestamp"] for each in map(json.loads, lines)}
+    told = {json.loads(line["value"])["id"]: line["timestamp"] for line in map(json.loads, lines)}
     assert told == {
         **dict.fromkeys(range(1, 8)),
         0: "2026-01-02T03:04:05.123+00:00",
@@ -109,7 +109,7 @@ def test_samples_with_impossible_times_are_shown(
     assert command_line([spec], "discover", topic.name, "--json").exit_code == 0
     # Whose oldest unread record has no time, nobody can say how old it is.
     now = cluster.watermarks_of(topic.name)
-    places = {each.partition: each for each in unread(now, Position(now.identity, {0: 1, 1: 0, 2: 0})).values()}
+    places = {item.partition: item for item in unread(now, Position(now.identity, {0: 1, 1: 0, 2: 0})).values()}
     assert arrival_times(cluster, places.values(), 10) == {places[2]: GOOD / 1000}
     assert freshness([spec], cluster, connections().catalog) == []
     assert cluster.offsets_at(topic.name, [2], -1) == {2: 0}

@@ -201,7 +201,7 @@ def test_the_doctor_asks_a_registry_that_is_configured(
     monkeypatch.delenv("KAFKA_LAKE_REGISTRY_URL", raising=False)
 
     def found() -> dict[str, doctor.CheckResult]:
-        return {each.part: each for each in doctor.check_all(nothing_to_start, lambda _: None)}
+        return {check.part: check for check in doctor.check_all(nothing_to_start, lambda _: None)}
 
     assert "Schema registry" not in found()
     url = registry.url if healthy else f"http://127.0.0.1:{free_port()}"

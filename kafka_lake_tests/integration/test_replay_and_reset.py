@@ -401,7 +401,7 @@ def test_reconciliation_rewrites_only_the_affected_files(
     table = see.catalog.table(strict.dead_letter_table)
     assert table is not None
     history = list(ancestors(table, head_of(table)))[:2]
-    assert sum(int(summary_of(each).get("deleted-data-files", 0)) for each in history) == 2
+    assert sum(int(summary_of(event).get("deleted-data-files", 0)) for event in history) == 2
     assert {(r["offset"], r["error_class"]) for r in see.dead_letters()} == {
         *((n, "null_in_required_column") for n in (0, 2, 6, 8, 12, 14)), *((n, "not_json") for n in range(1, 16, 2)),
     }  # fmt: skip
@@ -563,7 +563,7 @@ def test_a_transform_sets_records_apart_with_its_own_reason(
     report = ingest(spec, connections(), "run-1")
     assert view(spec).ids() == [0, 2]
     found = sorted((r["offset"], r["error_class"], r["error_message"]) for r in view(spec).dead_letters())
-    assert [each[:2] for each in found] == [(1, "transform_failed"), (3, "transform_failed"), (4, "not_json")]
+    assert [item[:2] for item in found] == [(1, "transform_failed"), (3, "transform_failed"), (4, "not_json")]
     assert found[0][2] == "1 is odd"
     assert {c.name: c.count for c in report.classes()} == {"transform_failed": 2, "not_json": 1}
     assert replay_dead_letters(replace(spec, transform=None), connections(), "again").moved == 2

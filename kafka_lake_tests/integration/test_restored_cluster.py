@@ -45,8 +45,8 @@ def transaction(broker: EmbeddedBroker, topic: Topic, ids: range) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic.name, "log_level": 0})
     producer.init_transactions(30)
     producer.begin_transaction()
-    for each in ids:
-        producer.produce(topic.name, b'{"id": %d}' % each, partition=0)
+    for identifier in ids:
+        producer.produce(topic.name, b'{"id": %d}' % identifier, partition=0)
     producer.commit_transaction(30)
     await_transactions(broker.bootstrap_servers, {topic.name: 1})
 
@@ -120,7 +120,7 @@ def test_restored_log_is_refused_until_losses_are_accepted(restored: Restored, v
     report = ingest(accepting, restored.connections(), "accepted")
     losses = [Loss(0, 6, 7, "replaced", spec.topic)]
     assert recorded_losses(see.table) == losses
-    (found,) = [each for each in report.commits[0].findings if each.check == "data_loss"]
+    (found,) = [finding for finding in report.commits[0].findings if finding.check == "data_loss"]
     assert found.problems == (str(losses[0]),)
     assert see.ids() == [*range(8), *range(100, 103), *range(203, 208)]
     restored.topics["refused"].send_ids([300])

@@ -84,19 +84,19 @@ def number_of(sent: Sent) -> int:
 def assert_all_once(spec: TopicTable, ledger: Sequence[Sent], view: NewView) -> None:
     """Assert that each record with a value is once in its table, or once in that table's dead letters."""
     ends = {p: max(s.offset + 1 for s in ledger if s.partition == p) for p in {s.partition for s in ledger}}
-    for number, each in enumerate(spec.tables):
+    for number, item in enumerate(spec.tables):
         its = [sent for sent in ledger if number_of(sent) == number and sent.value is not None]
-        table = view(each)
+        table = view(item)
         table.assert_no_branches()
         rows = table.rows()
         held = {(r["_kafka"]["partition"], r["_kafka"]["offset"]): r.get("id") for r in rows}
         dead = Counter((r["partition"], r["offset"]) for r in table.dead_letters())
-        assert len(held) == len(rows), each.table
-        assert Counter(held.keys()) + dead == Counter(sent.place for sent in its), each.table
+        assert len(held) == len(rows), item.table
+        assert Counter(held.keys()) + dead == Counter(sent.place for sent in its), item.table
         for sent in its:
             if sent.place in held:
                 assert held[sent.place] == json.loads(sent.value or b"")["id"]
-        assert {p: o for p, o in table.position().items() if o} == ends, each.table
+        assert {p: o for p, o in table.position().items() if o} == ends, item.table
 
 
 @pytest.fixture
@@ -198,8 +198,8 @@ def test_each_table_is_reset_by_itself_and_swallows_nothing(
     send_events(topic, 20, chance, 1)
 
     def reset_all(to: str) -> None:
-        for each in spec.tables:
-            reset(each, connections(), f"to {to}", to)
+        for table in spec.tables:
+            reset(table, connections(), f"to {to}", to)
 
     # What is skipped is in no table.
     reset_all("0:40")
@@ -207,7 +207,7 @@ def test_each_table_is_reset_by_itself_and_swallows_nothing(
     ingest(spec, connections(), "beyond")
     assert_all_once(spec, [sent for sent in topic.ledger if not 20 <= sent.offset < 40], view)
     reset_all("0:10")
-    assert all(r["_kafka"]["offset"] < 10 for each in spec.tables for r in view(each).rows())
+    assert all(r["_kafka"]["offset"] < 10 for table in spec.tables for r in view(table).rows())
     ingest(spec, connections(), "again")
     assert_all_once(spec, topic.ledger, view)
     # One table that is set back reads again what it has lost; the others have theirs.
@@ -260,8 +260,8 @@ def test_refusing_table_keeps_position_while_rest_continues(
         assert list(left.value.errors) == [name]
         assert isinstance(left.value.errors[name], GateFailedError)
         assert left.value.report.total("rows") == 1
-    assert any(f"Table {NAMESPACE}.{strict.table} stops" in each for each in warned)
-    assert [sorted(view(each).ids()) for each in spec.tables[:3]] == [[1, 2, 4, 5], [1, 2], [1, 2, 3]]
+    assert any(f"Table {NAMESPACE}.{strict.table} stops" in item for item in warned)
+    assert [sorted(view(table).ids()) for table in spec.tables[:3]] == [[1, 2, 4, 5], [1, 2], [1, 2, 3]]
     behind, ahead = view(strict).position()[0], view(spec).position()[0]
     assert (behind, ahead) == (6, len(topic.ledger))
     # Mended, it catches up: nothing is missing, and nothing comes to the others twice.
@@ -330,7 +330,7 @@ def test_odd_values_are_routed_as_documented(new_topic: NewTopic, connections: N
     letters = view(spec).dead_letters()
     assert sorted(row["offset"] for row in letters) == [n for n, (_, name) in enumerate(sent) if not name]
     assert {row["error_class"] for row in letters} == {"unmatched"}
-    assert sum(done.of(each.identifier).total("records") for each in spec.tables) == len(sent) + len(own)
+    assert sum(done.of(item.identifier).total("records") for item in spec.tables) == len(sent) + len(own)
     # Others are counted, and in no table.
     topic.send({"n": 99})
     done = ingest(replace(spec, unmatched="ignore"), connections(), "ignored")
@@ -369,18 +369,18 @@ def test_a_record_is_in_each_table_that_takes_it(
         known = [sent for sent in topic.ledger if sent.value is not None]
         expected = {name: [sent for sent in known if takes[name][1](sent)] for name in names}
         left = [sent for sent in known if not any(takes[name][1](sent) for name in names)] if others else []
-        for each, its in zip(spec.tables, (left, *expected.values()), strict=True):
-            rows, letters = view(each).rows(), view(each).dead_letters()
+        for item, its in zip(spec.tables, (left, *expected.values()), strict=True):
+            rows, letters = view(item).rows(), view(item).dead_letters()
             found = [(r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in rows]
             found += [(r["partition"], r["offset"]) for r in letters]
-            assert sorted(found) == sorted(sent.place for sent in its), each.table
+            assert sorted(found) == sorted(sent.place for sent in its), item.table
 
     names = ("orders", "even", "audits")
     spec = spec_for(*names)
     send_events(topic, 30, chance)
     done = ingest(spec, connections(), "first")
     assert_in_each(spec, *names)
-    assert sum(done.of(each.identifier).total("records") for each in spec.tables) > 30
+    assert sum(done.of(table.identifier).total("records") for table in spec.tables) > 30
     if not more:
         return
     # Killed when one table has its records, and the others don't.
@@ -413,7 +413,7 @@ def test_a_table_that_was_set_back_or_dropped_reads_again(
         topic.send({"type": "refund", "id": number})
         ingest(spec, connections(), f"run-{number}")
     side = view(orders)
-    (first, *_) = [each.snapshot_id for each in side.table.metadata.snapshots if each.parent_snapshot_id]
+    (first, *_) = [snapshot.snapshot_id for snapshot in side.table.metadata.snapshots if snapshot.parent_snapshot_id]
     connections().spark().sql(side.call("rollback_to_snapshot", snapshot_id=str(first)))
     assert side.ids() == [0]
     topic.send({"type": "order", "id": 2})
@@ -449,7 +449,7 @@ def test_a_table_without_records_is_not_read_for_again(
     clicks = spec.tables[2]
     assert view(clicks).position() == {0: 8}
     # Three commits have orders. The other tables begin with the first, and keep how far they are at the end.
-    assert [len(done.of(each.identifier).commits) for each in spec.tables] == [2, 3, 2, 2]
+    assert [len(done.of(table.identifier).commits) for table in spec.tables] == [2, 3, 2, 2]
     assert done.of(clicks.identifier).total("records") == 0
     before = view(clicks).fingerprint()
     ingest(spec, connections(), "nothing new")

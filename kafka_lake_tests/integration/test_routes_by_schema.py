@@ -40,7 +40,7 @@ def test_each_value_goes_by_the_name_of_its_schema(
     first, second = order(("id", "long")), order(("id", "long"), ("note", "string"))
     other = {**order(("id", "long")), "name": "Refund"}
     titled = {"title": "Page view", "type": "object", "properties": {"id": {"type": "integer"}}}
-    ids = [register(client, topic, each) for each in (first, second)]
+    ids = [register(client, topic, item) for item in (first, second)]
     refund = register(client, topic, other, part="refund")
     view_id = register(client, topic, titled, "JSON", "view")
     proto = register(client, topic, PROTO, "PROTOBUF", "proto")
@@ -73,10 +73,10 @@ def test_each_value_goes_by_the_name_of_its_schema(
         topic.send(value, partition=number % 2)
 
     def assert_each_in_its_table() -> None:
-        for name, each in zip(("", *names), spec.tables, strict=True):
+        for name, element in zip(("", *names), spec.tables, strict=True):
             its = [number for number, (value, to) in enumerate(sent) if value and (to if to in names else "") == name]
             places = [(number % 2, number // 2) for number in its]
-            see = view(each)
+            see = view(element)
             rows = [(row["_kafka"]["partition"], row["_kafka"]["offset"]) for row in see.rows()]
             letters = [(row["partition"], row["offset"]) for row in see.dead_letters()]
             assert sorted(rows + letters) == sorted(places), name
@@ -101,7 +101,7 @@ def test_each_value_goes_by_the_name_of_its_schema(
     by = RouteBy("schema_name", "", to, f"{topic.table}_by_{{name}}", namespace=NAMESPACE)
     each_name = replace(spec, table=f"{topic.table}_all", routes=(), route_by=by)
     done = ingest(each_name, connections(schemas), "by name")
-    rows = {table: each.total("rows") for (_, table), each in done.others.items()}
+    rows = {table: element.total("rows") for (_, table), element in done.others.items()}
     assert {table.removeprefix(f"{topic.table}_by_"): count for table, count in rows.items()} == {
         "order": 2, "refund": 1, "return": 1, "page_view": 1, "a": 1, "b": 1, "c": 1,
     }  # fmt: skip

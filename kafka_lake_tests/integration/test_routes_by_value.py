@@ -47,13 +47,13 @@ def held(spec: TopicTable, view: NewView) -> dict[str, list[tuple[int, int]]]:
     """Return where the records of each table are: as rows, or as its dead letters."""
     own = view(spec)
     found = {}
-    for each in knowing(spec, own.table.properties).tables:
-        see = view(each)
+    for table in knowing(spec, own.table.properties).tables:
+        see = view(table)
         see.assert_no_branches()
-        rows = see.rows() if see.catalog.table(each.identifier) else []
+        rows = see.rows() if see.catalog.table(table.identifier) else []
         places = [(r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in rows]
         places += [(r["partition"], r["offset"]) for r in see.dead_letters()]
-        found[each.table.removeprefix(spec.table)] = sorted(places)
+        found[table.table.removeprefix(spec.table)] = sorted(places)
     return {name: places for name, places in found.items() if places}
 
 
@@ -122,8 +122,8 @@ def test_values_get_tables_up_to_the_limit(
     assert not {"Click", "a-b", "__", "y"} & {*known}
     assert held(more, view) == expected(topic, {"order": "_orders", **known})
     # All tables are reset, and filled again.
-    for each in knowing(more, view(spec).table.properties).tables:
-        reset(each, connections(), f"back {each.table}", "0:1,1:1")
+    for item in knowing(more, view(spec).table.properties).tables:
+        reset(item, connections(), f"back {item.table}", "0:1,1:1")
     assert sum(map(len, held(more, view).values())) <= 3
     ingest(more, connections(), "again")
     assert "y" in known_values()
@@ -159,10 +159,10 @@ def test_source_tables_become_upsert_tables_of_allowed_namespace(
     spec, warned = topic.spec(None, route_by=by, where=When(sql="false")), list[str]()
     ingest(spec, connections(), "run", observer=Observer(warn=warned.append))
     known = knowing(spec, view(spec).table.properties)
-    tables = {each.table.removeprefix(topic.table): each for each in known.tables[1:]}
+    tables = {item.table.removeprefix(topic.table): item for item in known.tables[1:]}
     assert {*tables} == {"_stores", "_pizzas"}
     assert [(row["id"], row["city"]) for row in view(tables["_stores"]).rows()] == [(1, "Köln")]
     assert [(row["id"], row["name"]) for row in view(tables["_pizzas"]).rows()] == [(1, "Marinara")]
     assert [row["offset"] for row in view(spec).dead_letters()] == [6]
-    assert [each.name for each in view(spec).table.schema().fields] == ["_kafka"], "columns are of its own records"
+    assert [field.name for field in view(spec).table.schema().fields] == ["_kafka"], "columns are of its own records"
     assert "max_tables is 2" in warned[-1]

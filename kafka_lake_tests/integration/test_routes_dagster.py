@@ -55,13 +55,13 @@ def test_each_table_is_an_asset_with_its_own_rows_and_checks(
     know_partitions(runner, topic)
     for number, kind in enumerate(("order", "order", "refund")):
         topic.send({"type": kind, "id": number}, number % 2)
-    keys = [table_key(each) for each in spec.tables]
+    keys = [table_key(item) for item in spec.tables]
     result = runner.run(spec, (0, 1), selection=as_the_sensor(spec, *spec.tables))
     assert result.success
     rows: dict[tuple[dg.AssetKey, str | None], object] = {}
-    for each in (told for table in spec.tables for told in told_of(runner, table)):
-        name = "dagster/row_count" if each.partition is None else ROWS
-        rows[each.asset_key, each.partition] = each.metadata[name].value
+    for item in (told for table in spec.tables for told in told_of(runner, table)):
+        name = "dagster/row_count" if item.partition is None else ROWS
+        rows[item.asset_key, item.partition] = item.metadata[name].value
     own, orders, clicks = keys
     assert rows == {
         (own, "0"): 1, (own, "1"): 0, (own, None): 1,
@@ -69,9 +69,9 @@ def test_each_table_is_an_asset_with_its_own_rows_and_checks(
         # It has had no record; its columns are declared, so there is an empty table.
         (clicks, "0"): 0, (clicks, "1"): 0, (clicks, None): 0,
     }  # fmt: skip
-    checks = {(each.asset_key, each.check_name) for each in result.get_asset_check_evaluations()}
+    checks = {(evaluation.asset_key, evaluation.check_name) for evaluation in result.get_asset_check_evaluations()}
     assert checks >= {(key, name) for key in keys for name in CHECKS} | {(orders, "rule_small")}
-    assert all(each.passed for each in result.get_asset_check_evaluations())
+    assert all(evaluation.passed for evaluation in result.get_asset_check_evaluations())
 
     # Asked for one table, a run makes all: what it was not asked for is told of all the same.
     topic.send({"type": "click", "id": 7}, 0)
@@ -85,9 +85,13 @@ def test_each_table_is_an_asset_with_its_own_rows_and_checks(
     topic.send({"type": "click", "id": 8}, 0)
     result = runner.run(spec, (0, 1), selection=as_the_sensor(spec, *spec.tables))
     assert not result.success
-    failed = [(each.asset_key, each.check_name) for each in result.get_asset_check_evaluations() if not each.passed]
+    failed = [
+        (evaluation.asset_key, evaluation.check_name)
+        for evaluation in result.get_asset_check_evaluations()
+        if not evaluation.passed
+    ]
     assert failed == [(orders, "rule_small")]
-    assert [view(each).ids() for each in spec.tables[1:]] == [[0, 1], [7, 8]]
+    assert [view(item).ids() for item in spec.tables[1:]] == [[0, 1], [7, 8]]
     made = {event.asset_key for event in result.get_asset_materialization_events()}
     assert clicks in made
 
@@ -100,7 +104,7 @@ def test_each_table_is_an_asset_with_its_own_rows_and_checks(
     spec = replace(spec, routes=(lenient, spec.routes[1]), route_by=by)
     result = runner.run(spec, (0, 1), selection=as_the_sensor(spec, *spec.tables))
     assert result.success
-    assert all(each.passed for each in result.get_asset_check_evaluations())
+    assert all(evaluation.passed for evaluation in result.get_asset_check_evaluations())
     assert view(spec.tables[1]).ids() == [0, 1, 1000]
     told = whole(runner, result, spec)
     assert told["records_without_a_table"] == 1

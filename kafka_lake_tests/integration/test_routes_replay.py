@@ -51,7 +51,7 @@ def test_replay_moves_rows_and_dead_letters_that_no_table_takes(
     ingest(changed, connections(), "refunds")
     replay(changed, connections(), "changed", ReplayRange())
     assert letters() == [(0, "unmatched"), (3, "unmatched")]
-    assert [view(each).ids() for each in (orders, refunds, spec)] == [[], [1], [1]]
+    assert [view(item).ids() for item in (orders, refunds, spec)] == [[], [1], [1]]
     replay(replace(changed, unmatched="ignore"), connections(), "ignored", ReplayRange())
     assert letters() == []
 
@@ -96,7 +96,7 @@ def test_settings_of_dead_letters_count_for_unmatched_records(
     ):
         with pytest.raises(LeftBehindError, match=message):
             ingest(replace(spec, **settings), connections(), "refused", observer=Observer(warn=warnings.append))
-    assert not [each for each in warnings if "Planning again" in each]
+    assert not [warning for warning in warnings if "Planning again" in warning]
     assert view(spec.tables[1]).ids() == [1]
     done = ingest(replace(spec, dead_letters="skip"), connections(), "skipped")
     assert (done.total("dead_letters"), view(spec).ids()) == (count, [1])

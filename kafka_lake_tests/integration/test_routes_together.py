@@ -93,10 +93,10 @@ def test_one_spark_job_writes_tables_with_exclusive_conditions(
         patch.setattr(arrow_tables, "tasks_of", lambda *_: 6)
         count, steps = run("second")
     assert (count, steps.count("tables written")) == (1, 1)
-    added = [int(summary_of(view(each).table.current_snapshot())["added-data-files"]) for each in spec.tables[:4]]
+    added = [int(summary_of(view(item).table.current_snapshot())["added-data-files"]) for item in spec.tables[:4]]
     assert sum(added) <= 4 + 6 - 1
-    heads = [summary_of(table.current_snapshot()) for table in (view(each).table for each in spec.tables[:4])]
-    assert [DECODED_BY_ARROW in each for each in heads] == [True] * 4
+    heads = [summary_of(table.current_snapshot()) for table in (view(item).table for item in spec.tables[:4])]
+    assert [DECODED_BY_ARROW in head for head in heads] == [True] * 4
     # A new field has its table written again.
     for name in (None, "declared", "inferred", "ruled", "keyed"):
         send(name, "x" * 9000)

@@ -131,7 +131,7 @@ def rules_are_kept(
     assert {(r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in see.rows()} == {
         place for place, names in expected.items() if not names
     }
-    sent = {each.place: each for each in topic.ledger}
+    sent = {item.place: item for item in topic.ledger}
     letters = {(r["partition"], r["offset"]): r for r in see.dead_letters() if r["error_class"] != "not_json"}
     assert {place: names_in(letter) for place, letter in letters.items()} == {
         place: names for place, names in expected.items() if names
@@ -144,7 +144,7 @@ def rules_are_kept(
     findings = {f.check: f for f in report.findings() if f.is_rule}
     by_arrow = {rule.name for rule in rules_of(rules) if rule.kind in BY_ARROW}
     gone = sum(not by_arrow.isdisjoint(names) for names in expected.values())
-    for rule in (each for each in rules_of(rules) if each.is_of_rows):
+    for rule in (item for item in rules_of(rules) if item.is_of_rows):
         facts = findings[rule.check].facts
         assert facts["failed"] == sum(rule.name in names for names in expected.values())
         assert facts["passed"] + facts["failed"] == facts["evaluated"] == 124 - (rule.name not in by_arrow and gone)
@@ -152,7 +152,7 @@ def rules_are_kept(
     assert all(f.passed for f in report.findings())
     head = see.table.current_snapshot()
     assert head is not None
-    refused = {name: facts["failed"] for name, facts in ((f[5:], each.facts) for f, each in findings.items())
+    refused = {name: facts["failed"] for name, facts in ((f[5:], value.facts) for f, value in findings.items())
                if facts.get("failed")}  # fmt: skip
     assert json.loads(summary_of(head)[REFUSED]) == refused
     assert (DECODED_BY_ARROW in summary_of(head)) == (not settings)
@@ -264,7 +264,7 @@ def test_failed_rule_publishes_nothing(new_topic: NewTopic, connections: NewConn
         connections(),
         "warns",
     )
-    (finding,) = [each for each in report.findings() if each.is_rule]
+    (finding,) = [item for item in report.findings() if item.is_rule]
     assert (finding.passed, finding.warns, finding.facts["failed"]) == (False, True, 11)
     assert len(see.rows()) == 2 + 57 + 51
     see.assert_exactly_once(topic.ledger)
@@ -361,7 +361,7 @@ def test_dead_letters_of_a_rule_are_replayed_once_it_is_relaxed(
 ) -> None:
     topic, ddl = new_topic(), None
     warn = [RuleEntry(not_null=("later",)), RuleEntry(expression="later > 1 OR id > 2", name="or_later")]
-    rules = (AMOUNT, RuleEntry(unique=("id",)), *(replace(each, on_failure="warn") for each in warn))
+    rules = (AMOUNT, RuleEntry(unique=("id",)), *(replace(item, on_failure="warn") for item in warn))
     spec = topic.spec(ddl, rules=rules)
     for row in ({"id": 1, "amount": -1.0}, {"id": 2, "amount": -5.0}, {"id": 3, "amount": 1.0}, {"id": 3}):
         topic.send(row)

@@ -32,7 +32,7 @@ class Deployment:
         self.instance, self.resources, self.specs = instance, resources, specs
 
     def tick(self, pace: Pace) -> list[dg.RunRequest]:
-        specs = [spec for each in self.specs for spec in each.each_topic]
+        specs = [spec for item in self.specs for spec in item.each_topic]
         answers = self.resources["kafka"].cluster().watermarks(spec.topic for spec in specs)
         context = dg.build_sensor_context(instance=self.instance)
         found = evaluate(context, specs, answers, self.resources["catalog"].open(), pace, Sharing(places=3))
@@ -68,14 +68,16 @@ def deployment(
 
 
 def materialized(result: dg.ExecuteInProcessResult, spec: TopicTable) -> set[str | None]:
-    events = [each for each in result.get_asset_materialization_events() if each.asset_key == table_key(spec)]
-    return {each.partition for each in events}
+    events = [event for event in result.get_asset_materialization_events() if event.asset_key == table_key(spec)]
+    return {event.partition for event in events}
 
 
 def failed_checks(result: dg.ExecuteInProcessResult, spec: TopicTable) -> set[str]:
-    every = [each for each in result.get_asset_check_evaluations() if each.asset_key == table_key(spec)]
+    every = [
+        evaluation for evaluation in result.get_asset_check_evaluations() if evaluation.asset_key == table_key(spec)
+    ]
     assert every
-    return {each.check_name for each in every if not each.passed}
+    return {item.check_name for item in every if not item.passed}
 
 
 def test_refused_topic_fails_alone_and_is_retried_alone(
@@ -83,18 +85,18 @@ def test_refused_topic_fails_alone_and_is_retried_alone(
 ) -> None:
     topics = [new_topic(2, called=f"{name}-{new_topic(1).name}") for name in ("a", "b", "c")]
     rule = RuleEntry(range=Range(column="id", min=0, max=100), name="small", on_failure="fail")
-    good, bad, last = (each.spec(rules=(rule,)) for each in topics)
-    for each in topics:
-        each.send_ids(range(4), 2)
+    good, bad, last = (item.spec(rules=(rule,)) for item in topics)
+    for item in topics:
+        item.send_ids(range(4), 2)
     topics[1].send({"id": 101})
     lake = deployment(good, bad, last)
 
     (request,) = lake.tick(Pace(0.2, 60.0))
-    assert request.tags[TOPIC_TAG] == ", ".join(f"{each.name} [0…1]" for each in topics)
+    assert request.tags[TOPIC_TAG] == ", ".join(f"{item.name} [0…1]" for item in topics)
     result = lake.run(request)
 
     assert not result.success
-    failed = {each.step_key for each in result.all_events if each.is_step_failure}
+    failed = {event.step_key for event in result.all_events if event.is_step_failure}
     assert failed == {op_name(bad)}
     for spec, topic in ((good, topics[0]), (last, topics[2])):
         assert materialized(result, spec) == {"0", "1", None}
@@ -107,7 +109,7 @@ def test_refused_topic_fails_alone_and_is_retried_alone(
     monkeypatch.setattr(topic_runs, "FIRST_PAUSE", 0.0)
     topics[0].send_ids([9], 2)
     topics[2].send_ids([9], 2)
-    requests = {len(each.asset_selection or ()): each for each in lake.tick(Pace(0.2, 60.0))}
+    requests = {len(item.asset_selection or ()): item for item in lake.tick(Pace(0.2, 60.0))}
     assert list(requests[1].asset_selection or ()) == [table_key(bad)]
     assert set(requests[2].asset_selection or ()) == {table_key(good), table_key(last)}
 
@@ -117,10 +119,10 @@ def test_topics_of_a_run_go_on_together_until_nothing_comes(
     new_topic: NewTopic, deployment: Callable[..., Deployment], view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics = [new_topic(2, called=f"{name}-{new_topic(1).name}") for name in ("a", "b")]
-    specs = [each.spec() for each in topics]
+    specs = [item.spec() for item in topics]
     lake = deployment(*specs)
-    for each in topics:
-        each.send_ids(range(4), 2)
+    for item in topics:
+        item.send_ids(range(4), 2)
     (request,) = lake.tick(Pace(0.2, 60.0))
     ask, later = KafkaCluster.watermarks, iter(topics)
 
@@ -135,12 +137,12 @@ def test_topics_of_a_run_go_on_together_until_nothing_comes(
     result = lake.run(request)
 
     assert result.success
-    told = Counter((each.asset_key, each.partition) for each in result.get_asset_materialization_events())
+    told = Counter((event.asset_key, event.partition) for event in result.get_asset_materialization_events())
     for spec, topic in zip(specs, topics, strict=True):
         view(spec).assert_exactly_once(topic.ledger)
         assert failed_checks(result, spec) == set()
         assert told[table_key(spec), "0"] == told[table_key(spec), "1"] == 2
-        rows = next(each for each in result.get_asset_check_evaluations()[::-1] if each.asset_key == table_key(spec)
-                    and each.check_name == "row_count")  # fmt: skip
+        checks = [check for check in result.get_asset_check_evaluations() if check.asset_key == table_key(spec)]
+        rows = next(check for check in reversed(checks) if check.check_name == "row_count")
         assert rows.metadata["commits"].value == 2, "a result is about the whole run"
     assert lake.tick(Pace(0.2, 60.0)) == []

@@ -43,31 +43,31 @@ def test_snapshot_log_names_author_and_operation_of_each_commit(
     told = json.loads(command_line([spec], "history", spec.table, "--json").stdout)
     assert (told["table"], told["older"], told["expired"]) == (".".join(spec.identifier), 0, False)
     who = author_summary("", "")
-    seen = [(each["what"], each["run_id"], each["rows_added"] - each["rows_deleted"]) for each in told["commits"]]
+    seen = [(item["what"], item["run_id"], item["rows_added"] - item["rows_deleted"]) for item in told["commits"]]
     assert seen[0] == ("append", "", 1)
     assert told["commits"][0]["managed"] is False
     assert "spark" in told["commits"][0]["engine"]
-    ours = [each for each in told["commits"] if each["run_id"] and not each["what"].startswith("part of")]
-    assert [(each["what"], each["run_id"]) for each in ours][-3:] == [
+    ours = [item for item in told["commits"] if item["run_id"] and not item["what"].startswith("part of")]
+    assert [(row["what"], row["run_id"]) for row in ours][-3:] == [
         ("replay", "again"),
         ("append", "second"),
         ("append", "first"),
     ]
-    assert {(each["host"], each["user"]) for each in ours} == {(who["kafka-lake.host"], who["kafka-lake.user"])}
-    assert [each["offsets"] for each in ours][-3:] == [
+    assert {(row["host"], row["user"]) for row in ours} == {(who["kafka-lake.host"], who["kafka-lake.user"])}
+    assert [row["offsets"] for row in ours][-3:] == [
         [{"partition": 0, "start": 1, "end": 3}, {"partition": 1, "start": 0, "end": 2}],
         [{"partition": 0, "start": 5, "end": 7}, {"partition": 1, "start": 4, "end": 5}],
         [{"partition": 0, "start": None, "end": 5}, {"partition": 1, "start": None, "end": 4}],
     ]
-    (moved,) = [each for each in told["commits"] if each["run_id"] == "letters"]
+    (moved,) = [item for item in told["commits"] if item["run_id"] == "letters"]
     assert (moved["what"], moved["rows_added"], moved["offsets"]) == ("dead-letter replay", 1, [])
-    assert [(each["column"], each["kind"]) for each in moved["schema_changes"]] == [("id", "widened")]
-    assert "compaction" in [each["what"] for each in told["commits"]]
+    assert [(item["column"], item["kind"]) for item in moved["schema_changes"]] == [("id", "widened")]
+    assert "compaction" in [item["what"] for item in told["commits"]]
     assert told["commits"][-1]["what"] == "table created"
-    assert [each["run_id"] for each in told["commits"] if each["what"] == "part of the replay"] == ["again"]
-    assert next(each["what"] for each in told["commits"] if each["run_id"] == "back") == "reset"
+    assert [item["run_id"] for item in told["commits"] if item["what"] == "part of the replay"] == ["again"]
+    assert next(item["what"] for item in told["commits"] if item["run_id"] == "back") == "reset"
     # Nobody is said to have written what the rows don't have.
     assert sum(change for _, _, change in seen) == len(view(spec).ids())
     letters = json.loads(command_line([spec], "history", spec.dead_letter_table[1], "--json").stdout)
-    assert [each["run_id"] for each in letters["commits"] if each["what"] == "append"] == ["first"]
+    assert [commit["run_id"] for commit in letters["commits"] if commit["what"] == "append"] == ["first"]
     assert letters["commits"][0]["what"] == "dead letters reconciled"

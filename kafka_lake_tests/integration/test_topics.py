@@ -46,19 +46,19 @@ class Killed(BaseException):
 
 
 def table_of(topics: Sequence[Topic], **settings: Any) -> TopicTable:
-    names = tuple(each.name for each in topics)
+    names = tuple(topic.name for topic in topics)
     return TopicTable(names[0], NAMESPACE, topics[0].table, topics=names, **settings)
 
 
 def of(spec: TopicTable, topic: Topic) -> TopicTable:
-    return next(each for each in spec.each_topic if each.topic == topic.name)
+    return next(item for item in spec.each_topic if item.topic == topic.name)
 
 
 def send(topic: Topic, number: int, count: int, chance: random.Random) -> None:
     """Produce records with a field that the other topic hasn't; the first and some more are broken."""
-    for each in range(count):
+    for item in range(count):
         value: object = {"id": len(topic.ledger), f"only_{number}": chance.choice(["x", "y"])}
-        if (drawn := chance.random()) < 0.15 or not each:
+        if (drawn := chance.random()) < 0.15 or not item:
             value = b'{"broken %d' % len(topic.ledger)
         elif drawn < 0.2:
             value = None
@@ -77,7 +77,7 @@ def assert_once(spec: TopicTable, topics: Sequence[Topic], view: NewView) -> Non
         every.update(with_values.keys())
         for place in with_values.keys() & rows.keys():
             sent = json.loads(with_values[place].value or b"")
-            row = {name: each for name, each in rows[place].items() if name != "_kafka" and each is not None}
+            row = {name: item for name, item in rows[place].items() if name != "_kafka" and item is not None}
             assert row == sent, place
         ends: dict[int, int] = {}
         for sent in topic.ledger:
@@ -148,7 +148,7 @@ def test_records_of_two_topics_come_once_after_kills_and_races(
     assert_once(spec, topics, view)
     for topic in topics:
         findings = examine(of(spec, topic), connections().catalog, connections().cluster)
-        assert [each.problems for each in findings] == [()] * len(findings)
+        assert [finding.problems for finding in findings] == [()] * len(findings)
 
 
 @pytest.mark.exhaustive
@@ -159,10 +159,10 @@ def test_a_replay_a_reset_and_dead_letters_are_of_one_topic(
     # Both have the same offsets, and long records that are dead letters at first.
     spec = table_of(topics, max_record_bytes=30, schema="id bigint, of string")
     for number, topic in enumerate(topics):
-        for each in range(8):
-            topic.send({"id": each, "of": f"{'long ' * 5 if each in (2, 5) else ''}{number}"}, each % 2)
-    for each in spec.each_topic:
-        ingest(each, connections(), "first")
+        for item in range(8):
+            topic.send({"id": item, "of": f"{'long ' * 5 if item in (2, 5) else ''}{number}"}, item % 2)
+    for item in spec.each_topic:
+        ingest(item, connections(), "first")
     assert len(view(spec).dead_letters()) == 4
     assert_once(spec, topics, view)
 
@@ -229,7 +229,7 @@ def test_topics_join_and_leave_a_table_that_one_alone_has_filled(
     table.append(table.scan(limit=0).to_arrow(), snapshot_properties={POSITION: position.to_json()})
     told: list[str] = []
     ingest(of(both, a), connections(), "rebuilt", observer=Observer(warn=told.append))
-    assert any("recovered from the rows" in each for each in told)
+    assert any("recovered from the rows" in item for item in told)
     rows = [r for r in view(both).rows() if r["_kafka"]["topic"] == a.name]
     assert len({(r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in rows}) == len(rows)
     assert max(r["id"] for r in rows) == 100
@@ -264,21 +264,21 @@ def test_one_dagster_run_reads_and_reports_all_topics(new_topic: NewTopic, runne
     a, b = topics
     spec = table_of(topics, schema="id bigint")
     keys = [
-        partition_key(each, p) for each, count in zip(spec.each_topic, PARTITIONS, strict=True) for p in range(count)
+        partition_key(value, p) for value, count in zip(spec.each_topic, PARTITIONS, strict=True) for p in range(count)
     ]
     runner.instance.add_dynamic_partitions(partitions_of(work_name(spec)).name or "", keys)
     for number, topic in enumerate(topics):
         topic.send_ids(range(number, 4), 2)
     result = runner.run(spec, (keys[0], keys[-1]))  # type: ignore[arg-type]  # Keys are texts here.
     assert result.success
-    rows = {partition: each[ROWS] for partition, each in by_partition(result).items()}
+    rows = {partition: value[ROWS] for partition, value in by_partition(result).items()}
     assert rows == dict(zip(keys, (2, 2, 1, 2, 0), strict=True))
     told = whole(runner, result, spec)
     assert told["lag"] == told[f"lag_of_{a.name}"] == 0
     assert told["records_read"] == told["dagster/row_count"] == 7
-    checks = {each.check_name: each for each in result.get_asset_check_evaluations()}
+    checks = {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
     assert {*checks} == {*CHECKS, "no_dead_letters"}
-    assert all(each.passed for each in checks.values())
+    assert all(check.passed for check in checks.values())
     assert {f"{a.name}/1", f"{b.name}/1"} <= {*places(checks)}
     for topic in topics:
         assert runner.instance.get_latest_materialization_event(dg.AssetKey(["kafka", topic.name])) is not None
@@ -292,8 +292,8 @@ def test_one_dagster_run_reads_and_reports_all_topics(new_topic: NewTopic, runne
     assert "1 is an offset, and partitions of 2 topics are chosen" in str(refused.all_events)
 
     checked = runner.run(spec, None, selection=dg.AssetSelection.checks_for_assets(table_key(spec)))
-    told_again = {each.check_name: each for each in checked.get_asset_check_evaluations()}
-    assert all(each.passed for each in told_again.values())
+    told_again = {evaluation.check_name: evaluation for evaluation in checked.get_asset_check_evaluations()}
+    assert all(item.passed for item in told_again.values())
     assert places(told_again)[f"{a.name}/0"] == "at 2, lag 1"
     assert f"{b.name}/0" in places(told_again)
 

@@ -103,7 +103,7 @@ def test_same_topic_name_in_two_clusters_fills_two_tables(
         topics["us"].send({"id": 100 + number, "place": "us"}, number % 2)
     definitions, given = resources
     assets = {
-        key: each for each in definitions.assets or () if isinstance(each, dg.AssetsDefinition) for key in each.keys
+        key: item for item in definitions.assets or () if isinstance(item, dg.AssetsDefinition) for key in item.keys
     }
     with dg.DagsterInstance.ephemeral() as instance:
         for cluster in CLUSTERS:
@@ -156,7 +156,7 @@ def test_table_pointed_at_another_cluster_is_refused(
     with pytest.raises(TopicReplacedError) as refused:
         ingest(replace(spec, cluster="us"), of("us"), "run-2")
     assert "its cluster id differs" in refused.value.message
-    assert all(each in refused.value.message for each in ids)
+    assert all(identifier in refused.value.message for identifier in ids)
     assert "correct cluster: in the topic's YAML" in refused.value.remedy
     assert view(spec).fingerprint() == before
     assert [row["place"] for row in view(spec).rows()] == ["eu"]

@@ -35,23 +35,25 @@ def error_classes() -> list[type[KafkaLakeError]]:
     for path in sorted(_PACKAGE.rglob("*.py")):
         if re.search(r"^class [A-Z]\w*Error\(\w+Error\)", path.read_text(encoding="utf-8"), re.MULTILINE):
             importlib.import_module(".".join(path.relative_to(_PACKAGE.parent).with_suffix("").parts))
-    found = {each: None for each in _with_subclasses(KafkaLakeError) if each.__module__.startswith("kafka_lake.")}
-    public = [each for each in found if not each.__name__.startswith("_")]
+    found = {
+        subclass: None for subclass in _with_subclasses(KafkaLakeError) if subclass.__module__.startswith("kafka_lake.")
+    }
+    public = [item for item in found if not item.__name__.startswith("_")]
     return [*public[1:], KafkaLakeError]
 
 
 def _with_subclasses(cls: type[KafkaLakeError]) -> Iterator[type[KafkaLakeError]]:
     yield cls
     # In the order of modules, not of imports.
-    for each in sorted(
-        cls.__subclasses__(), key=lambda each: (each.__module__ != "kafka_lake.errors", each.__module__)
+    for item in sorted(
+        cls.__subclasses__(), key=lambda item: (item.__module__ != "kafka_lake.errors", item.__module__)
     ):
-        yield from _with_subclasses(each)
+        yield from _with_subclasses(item)
 
 
 def errors() -> str:
     """Return the errors as sections in Markdown."""
-    return "\n".join(_error(each) for each in error_classes())
+    return "\n".join(_error(class_) for class_ in error_classes())
 
 
 def _error(cls: type[KafkaLakeError]) -> str:
@@ -68,7 +70,7 @@ def commands() -> str:
     for name, command in group.commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
         if inner:
-            sections += [_command(f"{name} {each}", inner[each]) for each in inner]
+            sections += [_command(f"{name} {item}", inner[item]) for item in inner]
         else:
             sections.append(_command(name, command))
     return "\n".join(sections)

@@ -45,7 +45,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 @pytest.fixture
 def sensors() -> dict[str, Any]:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    (code,) = [each for each in blocks if "failed_checks" in each]
+    (code,) = [block for block in blocks if "failed_checks" in block]
     found: dict[str, Any] = {}
     exec(compile(code, str(PAGE), "exec"), found)
     return found

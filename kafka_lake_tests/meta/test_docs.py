@@ -52,7 +52,7 @@ def test_readme_reads_table_by_code_of_the_table_page() -> None:
 
 def test_the_tree_of_errors_is_that_of_their_classes() -> None:
     drawn = re.findall(r"^ {4}( *\w+Error)", errors_module.__doc__ or "", re.MULTILINE)
-    assert _parents(drawn) == {each.__name__: each.__mro__[1].__name__ for each in error_classes()[:-1]}
+    assert _parents(drawn) == {class_.__name__: class_.__mro__[1].__name__ for class_ in error_classes()[:-1]}
 
 
 @pytest.mark.parametrize("error", error_classes())

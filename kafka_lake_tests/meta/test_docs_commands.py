@@ -43,7 +43,7 @@ def lines_of(text: str) -> Iterator[str]:
     blocks = re.findall(r"^ *```(?:bash|sh|console)\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
     inline = re.findall(r"(?<!`)`([^`]+)`(?!`)", re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE))
     # What stands for an argument is one.
-    code = [re.sub("<[^>]*>", "ARGUMENT", " ".join(each.split("\n"))) for each in inline if each.startswith(_NAME)]
+    code = [re.sub("<[^>]*>", "ARGUMENT", " ".join(item.split("\n"))) for item in inline if item.startswith(_NAME)]
     code += [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     code += re.findall(r"^    (kafka-lake .*)$", text, re.MULTILINE)
     for line in code:

@@ -19,7 +19,7 @@ RULES = [rule for group in GROUPS for rule in group["rules"]]
 BOARD = json.loads((ROOT / "deploy/monitoring/grafana.json").read_text())
 PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
 TARGETS = [(panel["title"], target) for panel in PANELS for target in panel["targets"]]
-KNOWN = {each.name: set(each.labels) for each in METRICS}
+KNOWN = {metric.name: set(metric.labels) for metric in METRICS}
 # What Prometheus itself adds to each sample.
 OF_PROMETHEUS = {"job", "instance"}
 
@@ -33,8 +33,8 @@ def labels_of(expression: Any) -> set[str]:
     if isinstance(expression, promql.VectorSelector):
         assert expression.name in KNOWN, f"no metric {expression.name}"
         labels = KNOWN[expression.name] | OF_PROMETHEUS
-        for each in expression.matchers.matchers:
-            assert each.name in labels, f"{expression.name} has no label {each.name}"
+        for matcher in expression.matchers.matchers:
+            assert matcher.name in labels, f"{expression.name} has no label {matcher.name}"
         return labels
     if isinstance(expression, promql.MatrixSelector):
         return labels_of(expression.vector_selector)
@@ -51,7 +51,7 @@ def labels_of(expression: Any) -> set[str]:
     if isinstance(expression, promql.BinaryExpr):
         return _labels_of_both(expression)
     if isinstance(expression, promql.Call):
-        inner_sets = [labels_of(each) for each in expression.args]
+        inner_sets = [labels_of(arg) for arg in expression.args]
         return set() if expression.func.name == "absent" else set().union(*inner_sets)
     if isinstance(expression, promql.ParenExpr | promql.UnaryExpr | promql.SubqueryExpr):
         return labels_of(expression.expr)
@@ -62,7 +62,7 @@ def labels_of(expression: Any) -> set[str]:
 def _labels_of_both(expression: Any) -> set[str]:
     left, right = labels_of(expression.lhs), labels_of(expression.rhs)
     scalar = (promql.NumberLiteral,)
-    one_sided = any(isinstance(each, scalar) or _is_time(each) for each in (expression.lhs, expression.rhs))
+    one_sided = any(isinstance(item, scalar) or _is_time(item) for item in (expression.lhs, expression.rhs))
     matching = expression.modifier.matching if expression.modifier else None
     if matching is not None:
         assert set(matching.labels) <= left & right, f"{expression}: both sides need {matching.labels}"
@@ -98,7 +98,7 @@ def test_each_alert_is_on_the_page() -> None:
     assert re.findall(r"^\| `(KafkaLake\w+)`", page, re.MULTILINE) == names
 
 
-@pytest.mark.parametrize(("title", "target"), TARGETS, ids=[f"{title}-{each['refId']}" for title, each in TARGETS])
+@pytest.mark.parametrize(("title", "target"), TARGETS, ids=[f"{title}-{item['refId']}" for title, item in TARGETS])
 def test_panels_use_existing_metrics(title: str, target: dict[str, Any]) -> None:
     labels = labels_of(promql.parse(in_grafana(target["expr"])))
     named = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
@@ -107,15 +107,15 @@ def test_panels_use_existing_metrics(title: str, target: dict[str, Any]) -> None
 
 
 def test_dashboard_variable_uses_existing_metrics() -> None:
-    (topic,) = [each for each in BOARD["templating"]["list"] if each["name"] == "topic"]
+    (topic,) = [item for item in BOARD["templating"]["list"] if item["name"] == "topic"]
     metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", topic["definition"]).groups()  # type: ignore[union-attr]
     assert topic["query"]["query"] == topic["definition"]
     assert label in KNOWN[metric]
 
 
 def test_panels_have_places_of_their_own() -> None:
-    assert len({each["id"] for each in BOARD["panels"]}) == len(BOARD["panels"])
-    for one, other in combinations([each["gridPos"] for each in BOARD["panels"]], 2):
+    assert len({item["id"] for item in BOARD["panels"]}) == len(BOARD["panels"])
+    for one, other in combinations([item["gridPos"] for item in BOARD["panels"]], 2):
         beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
         below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
         assert beside or below

@@ -43,14 +43,14 @@ def uses(tree: ast.Module) -> Iterator[str]:
 def _is_foreign(node: ast.AST, own: set[str]) -> bool:
     if isinstance(node, ast.Import | ast.ImportFrom):
         start = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-        names = [start + each.name for each in node.names if not start.startswith("kafka_lake.")]
+        names = [start + item.name for item in node.names if not start.startswith("kafka_lake.")]
         return any(_UNDOCUMENTED.match(name) or any(map(private, name.split("."))) for name in names)
     if isinstance(node, ast.Attribute):
         text = ast.unparse(node)
         documented = text in _DOCUMENTED or _ERROR_CODE.fullmatch(text)
         return private(node.attr) and node.attr not in own and not documented
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _BY_NAME:
-        return any(isinstance(each, ast.Constant) and private(str(each.value)) for each in node.args[1:2])
+        return any(isinstance(arg, ast.Constant) and private(str(arg.value)) for arg in node.args[1:2])
     return False
 
 
@@ -60,13 +60,13 @@ def defined(tree: ast.Module) -> set[str]:
     bases = {base.id for owner in owners for base in owner.bases if isinstance(base, ast.Name)}
     names: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and bases & {each.name for each in node.names}:
+        if isinstance(node, ast.ImportFrom) and node.module and bases & {item.name for item in node.names}:
             file = PACKAGE.parent.joinpath(*node.module.split(".")).with_suffix(".py")
             names |= defined(parsed(file)) if file.is_file() else set()
     for owner in owners:
         for node in owner.body:
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            names |= {each.id for each in targets if isinstance(each, ast.Name)}
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 names.add(node.name)
         attributes = (node for node in ast.walk(owner) if isinstance(node, ast.Attribute))
@@ -145,7 +145,7 @@ def overridden(owner: type, names: set[str]) -> list[str]:
 
 @pytest.mark.slow
 def test_no_class_overrides_a_private_part_of_a_base_class() -> None:
-    assert not [each for owner, names in subclasses_of_others() for each in overridden(owner, names)]
+    assert not [item for owner, names in subclasses_of_others() for item in overridden(owner, names)]
 
 
 def test_an_overridden_private_part_is_found() -> None:

@@ -37,12 +37,12 @@ def test_setting_groups_list_all_their_kinds() -> None:
 
 def test_the_example_file_has_every_variable() -> None:
     example = (ROOT / ".env.example").read_text()
-    assert [each.name for each in VARIABLES if f"#{each.name}" not in example] == []
+    assert [item.name for item in VARIABLES if f"#{item.name}" not in example] == []
 
 
 @pytest.mark.slow
 def test_a_variable_is_named_in_one_place() -> None:
-    names = {each.name for each in VARIABLES if each.name.startswith("KAFKA_LAKE_")}
+    names = {item.name for item in VARIABLES if item.name.startswith("KAFKA_LAKE_")}
     elsewhere = {
         (str(path.relative_to(ROOT)), node.value)
         for path in (ROOT / "kafka_lake").rglob("*.py")

@@ -169,7 +169,7 @@ def test_stopped_sink_is_taken_over_when_it_has_finished(
     with pytest.raises(TableError, match="filled by the Iceberg sink of Kafka Connect"):
         ingest(sink.spec, connections(), "too early")
     found = taken_over(sink.spec, connections(), sink.name)
-    assert sum(each.offset for each in found.partitions) == sink.rows() > 0
+    assert sum(partition.offset for partition in found.partitions) == sink.rows() > 0
     assert_each_record_once(sink, connections(), producer)
 
 
@@ -204,7 +204,7 @@ def test_sink_killed_before_its_commit_must_finish_first(
         wait_for(lambda: sink.rows() > committed, 120, 0.5)
         finish(sink, connections())
     found = taken_over(sink.spec, connections(), sink.name)
-    assert sum(each.offset for each in found.partitions) == sink.rows() > committed
+    assert sum(partition.offset for partition in found.partitions) == sink.rows() > committed
     assert_each_record_once(sink, connections(), producer)
 
 

@@ -56,7 +56,7 @@ def test_throughput_is_counted_verified_written_and_drawn(
     assert catalog.table((ours.NAMESPACE, "smoke")) is None
     consumed, written = (limit(broker.bootstrap_servers, broker.pid, topic, tmp_path, write) for write in (False, True))
     assert (consumed.rows, written.rows) == (RECORDS, RECORDS)
-    assert all(each.seconds > 0 and each.peak_memory > 10 << 20 for each in (consumed, written))
+    assert all(item.seconds > 0 and item.peak_memory > 10 << 20 for item in (consumed, written))
     assert written.bytes > 0
 
     series = [Series("kafka_lake", ORDERS.name, "warm", (repeat,)), Series("limit", ORDERS.name, "limit", (written,))]
@@ -182,7 +182,7 @@ def test_freshness_deployments_are_valid_for_dagster(case: freshness.Case, tmp_p
     assert ("read" in written["attributes"]) == (case.continuous is not None)
     assets = freshness_assets(tmp_path)
     assert {"bench/orders_0", "bench/orders_1", "kafka/orders_0", "kafka/orders_1"} <= assets
-    assert not any("orders_2" in each for each in assets)
+    assert not any("orders_2" in asset for asset in assets)
 
 
 def freshness_assets(folder: Path) -> set[str]:
@@ -218,7 +218,7 @@ def test_backlog_is_read_once_after_its_run_is_killed(monkeypatch: pytest.Monkey
     assert 1500 <= first["records"] < 3000
     assert first["records"] + second["records"] >= 3000 - limits["max_records_per_commit"]
     assert all(map(backlog.is_exact, result["partitions"]))
-    assert min(each["peak_java"] for each in (first, second)) > 100 << 20
+    assert min(item["peak_java"] for item in (first, second)) > 100 << 20
     for header, rows in (
         (backlog_tables.HEADER, backlog_tables.rows(result)),
         (backlog_tables.PHASES_HEADER, backlog_tables.phase_rows(result)),
@@ -236,10 +236,10 @@ def test_soak_of_one_minute_leaves_each_record_once(tmp_path: Path, monkeypatch:
     assert result["problems"] == []
     assert result["kills"]
     assert result["records"] > 6000
-    assert sum(each["records"] for each in result["slices"]) > 5000
+    assert sum(item["records"] for item in result["slices"]) > 5000
     assert {"broker", "Spark", "daemon", "webserver", "code server"} <= set(result["samples"][-1]["memory"])
-    assert any("a run" in each["memory"] for each in result["samples"])
-    assert all(each["snapshots"] for each in result["health"].values())
+    assert any("a run" in item["memory"] for item in result["samples"])
+    assert all(item["snapshots"] for item in result["health"].values())
     assert draw(json.loads(json.dumps(result)), tmp_path).stat().st_size > 10_000
 
 
@@ -259,7 +259,7 @@ def test_benchmark_reports_differences(catalog_resource: CatalogResource) -> Non
     finally:
         for name in ("plain_0", "plain_0__dead_letters"):
             catalog.pyiceberg.drop_table((ours.NAMESPACE, name))
-    assert [each.partition(" instead")[0].partition(", such")[0] for each in found] == [
+    assert [item.partition(" instead")[0].partition(", such")[0] for item in found] == [
         f"plain_0: { ({**soak.row(0), 'store': 'other'}) }",
         "plain_0: 1 missing",
         "plain_0: 1 too many",

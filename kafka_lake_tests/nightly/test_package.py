@@ -220,4 +220,4 @@ def test_a_project_of_ones_own_from_the_wheel_to_the_rows(
         (status,) = json.loads(stranger.run("kafka-lake", "status", "--json", folder=project))
         assert (status["topic"], status["lag"]) == (topic.name, 0)
         letters = json.loads(stranger.run("kafka-lake", "dead-letters", topic.name, "--json", folder=project))
-        assert sum(each["count"] for each in letters[0]["classes"]) == 1
+        assert sum(letter["count"] for letter in letters[0]["classes"]) == 1

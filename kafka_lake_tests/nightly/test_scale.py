@@ -164,8 +164,8 @@ def test_a_tick_over_five_hundred_topics_of_a_real_broker(
     names = [f"tick-{number}" for number in range(500)]
     admin = AdminClient(kafka_resource.properties)
     made = admin.create_topics([Created(name, num_partitions=3) for name in names])
-    for each in made.values():
-        each.result(60)
+    for answer in made.values():
+        answer.result(60)
     specs = [TopicTable(name, "it", name.replace("-", "_")) for name in names]
     with dg.DagsterInstance.ephemeral() as instance:
         for name in names:

@@ -112,7 +112,7 @@ class Source:
                 time.sleep(self._pause)
                 one = self._chance.choice(open_ones)
                 if changes > 0 and self._chance.random() < 0.8:
-                    others = set[int]().union(*(each[1] for each in open_ones if each is not one))
+                    others = set[int]().union(*(item[1] for item in open_ones if item is not one))
                     self._change(*one, others)
                     changes -= 1
                     continue

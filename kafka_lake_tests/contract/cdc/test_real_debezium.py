@@ -98,7 +98,7 @@ def until_equal(spec: TopicTable, source: Source, connections: NewConnections, v
         if told == wanted:
             return
         if time.monotonic() > deadline:
-            assert [each["error_message"] for each in view(spec).dead_letters()] == []
+            assert [letter["error_message"] for letter in view(spec).dead_letters()] == []
             assert {row["id"] for row in told} == {row["id"] for row in wanted}
             for one, other in zip(told, wanted, strict=True):
                 assert one == other
@@ -116,7 +116,7 @@ def told_by_the_page_s_comparison(source: Source, view: View) -> str:
     for written, replaced in ours.items():
         assert written in code
         code = code.replace(written, replaced)
-    catalog = {f"PYICEBERG_CATALOG__LAKE__{key.upper()}": each for key, each in view.catalog.properties.items()}
+    catalog = {f"PYICEBERG_CATALOG__LAKE__{key.upper()}": item for key, item in view.catalog.properties.items()}
     environment = {**os.environ, **catalog}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
@@ -198,7 +198,7 @@ def test_rows_without_schema_fit_declared_columns(
     with capture("bare", settings):
         await_records(spec, connections)
         ingest(spec, connections(), "run-1")
-    assert [each["error_message"] for each in view(spec).dead_letters()] == []
+    assert [letter["error_message"] for letter in view(spec).dead_letters()] == []
     (row,) = view(spec).rows()
     wanted = {**VALUES, "local": VALUES["local"].replace(tzinfo=UTC)}
     assert {name: row[name] for name in VALUES} == wanted

@@ -162,8 +162,8 @@ def test_two_hundred_topics_and_a_thousand_runs(
 
     names = [f"scale-{number:03}" for number in range(TOPICS)]
     created = topic.admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names])
-    for each in created.values():
-        each.result(60)
+    for item in created.values():
+        item.result(60)
     specs = [TopicTable(name, "scale", name.replace("-", "_"), schema="id bigint") for name in names]
     cluster, catalog = kafka_resource.cluster(), catalog_resource.open()
     make_tables(catalog, specs, cluster)
@@ -190,7 +190,7 @@ def test_two_hundred_topics_and_a_thousand_runs(
         figures[f"{kind}_cpu"] = time.process_time() - used
         figures[f"{kind}_connections"] = storage.connections() - connections
         requests = result.run_requests or () if isinstance(result, dg.SensorResult) else ()
-        asked = sum(len(each.asset_selection or ()) for each in requests)
+        asked = sum(len(request.asset_selection or ()) for request in requests)
         assert asked == (TOPICS if kind == "busy" else 0)
     print(json.dumps(figures, indent=2))
     # Two for the keys of each topic's partitions. What is asked of the runs is asked for all topics at once.

@@ -140,8 +140,8 @@ def running_broker(
         keytab: Of the broker's Kerberos principal, for GSSAPI; None for none.
         java_options: Further options of its JVM.
     """
-    listeners = [each for each in LISTENERS if each != "KERBEROS" or keytab]
-    ports = {each: free_port() for each in listeners}
+    listeners = [item for item in LISTENERS if item != "KERBEROS" or keytab]
+    ports = {listener: free_port() for listener in listeners}
     mechanisms = ["PLAIN", *SCRAM, *(["OAUTHBEARER"] if tokens else [])]
     identity, expired = authority.issue("broker"), authority.issue("broker", last_day=-1)
     text = _PROPERTIES.format(
@@ -153,12 +153,13 @@ def running_broker(
         ca=authority.file,
     )
     known = " ".join(f'user_{name}="{password}"' for name, password in users.items())
-    where = ",".join(f"{each}://127.0.0.1:{port}" for each, port in ports.items())
-    told = ",".join(f"{each}://localhost:{port}" for each, port in ports.items() if each != "CONTROLLER")
+    where = ",".join(f"{value}://127.0.0.1:{port}" for value, port in ports.items())
+    told = ",".join(f"{value}://localhost:{port}" for value, port in ports.items() if value != "CONTROLLER")
+    kinds = ",".join(f"{listener}:{_KINDS.get(listener, listener)}" for listener in listeners)
     lines = [
         f"listeners={where}",
         f"advertised.listeners={told}",
-        f"listener.security.protocol.map={','.join(f'{each}:{_KINDS.get(each, each)}' for each in listeners)}",
+        f"listener.security.protocol.map={kinds}",
         *_listener("SASL_SSL", "plain", sasl_jaas_config=f"{_SECURITY}.plain.PlainLoginModule required {known};"),
     ]
     for mechanism in SCRAM:

@@ -48,8 +48,8 @@ def send_in_transaction(older: Kafka39 | Kafka28, topic: Topic, ids: list[int], 
     producer = Producer({"bootstrap.servers": older.bootstrap_servers, "transactional.id": uuid.uuid4().hex})
     producer.init_transactions(60)
     producer.begin_transaction()
-    for each in ids:
-        producer.produce(topic.name, b'{"id": %d}' % each, partition=0)
+    for identifier in ids:
+        producer.produce(topic.name, b'{"id": %d}' % identifier, partition=0)
     producer.flush(30)
     producer.commit_transaction(60) if commit else producer.abort_transaction(60)
     await_transactions(older.bootstrap_servers, {topic.name: topic.partitions()})

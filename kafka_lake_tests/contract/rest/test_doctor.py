@@ -45,7 +45,7 @@ def examine(store: EmbeddedObjectStore, server: Requests, monkeypatch: pytest.Mo
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
 
     def examined() -> CheckResult:
-        found = {each.part: each for each in doctor.check_all(nullcontext, lambda _: None)}
+        found = {check.part: check for check in doctor.check_all(nullcontext, lambda _: None)}
         return found["Catalog"]
 
     return examined

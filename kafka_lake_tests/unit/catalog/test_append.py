@@ -51,7 +51,9 @@ def first_row_ids(table: Table) -> dict[int, int]:
     """Return the first row id of each manifest, by how many rows it has."""
     head = table.current_snapshot()
     assert head is not None
-    return {each.added_rows_count + each.existing_rows_count: each[15] for each in _manifests(table, head)}  # type: ignore[operator]
+    return {
+        manifest.added_rows_count + manifest.existing_rows_count: manifest[15] for manifest in _manifests(table, head)
+    }  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("version", ["2", "3"])
@@ -61,9 +63,9 @@ def test_rows_and_position_of_both_versions_are_read_again(catalog: LakeCatalog,
     append_files(table, "main", (), {"offset": "4"})
     append_files(table, "main", files(table, 4), {"offset": "5"})
     assert rows(table) == [1, 2, 3, 4]
-    summaries = [summary_of(each) for each in table.snapshots()]
-    assert [each.get("offset") for each in summaries] == [None, "3", "4", "5"]
-    assert [each["total-records"] for each in summaries] == ["0", "3", "3", "4"]
+    summaries = [summary_of(snapshot) for snapshot in table.snapshots()]
+    assert [summary.get("offset") for summary in summaries] == [None, "3", "4", "5"]
+    assert [summary["total-records"] for summary in summaries] == ["0", "3", "3", "4"]
     assert {task.file.partition[0] for task in table.scan().plan_files()} == {"Rome", "Oslo"}
 
 
@@ -74,7 +76,7 @@ def test_row_ids_of_version_3_follow_one_another_on_all_branches(catalog: LakeCa
     table.manage_snapshots().create_branch(head.snapshot_id, "stage").commit()
     append_files(table, "stage", files(table, 1, 2, 3), {})
     append_files(table, "main", files(table, 4, 5), {})
-    taken = [(each.first_row_id, each.added_rows) for each in table.refresh().snapshots()]
+    taken = [(snapshot.first_row_id, snapshot.added_rows) for snapshot in table.refresh().snapshots()]
     assert taken == [(0, 0), (0, 3), (3, 2)]
     assert table.metadata.next_row_id == 5  # type: ignore[union-attr]
     append_files(table, "main", files(table, 6), {})

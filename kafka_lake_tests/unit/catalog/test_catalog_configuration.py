@@ -45,7 +45,7 @@ def test_a_file_that_is_not_utf_8_is_named(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("variable", ["PYICEBERG_CATALOG", "PYICEBERG_CATALOG__LAKE"])
 def test_a_variable_that_names_no_property_is_named_without_its_value(variable, monkeypatch):
-    for name in [each for each in os.environ if each.upper().startswith("PYICEBERG")]:
+    for name in [item for item in os.environ if item.upper().startswith("PYICEBERG")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv(variable, "hush")
     with pytest.raises(ConfigurationError, match=f"variable {variable} names no property") as refused:

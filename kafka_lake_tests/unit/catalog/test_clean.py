@@ -105,8 +105,8 @@ def test_where_the_storage_names_files_in_another_way_none_is_taken_for_an_orpha
     listed = clean_module._listed
 
     def under_another_name(of):
-        for each in listed(of):
-            yield SimpleNamespace(path=f"bucket{each.path}", mtime=each.mtime, type=each.type)
+        for item in listed(of):
+            yield SimpleNamespace(path=f"bucket{item.path}", mtime=item.mtime, type=item.type)
 
     monkeypatch.setattr(clean_module, "_listed", under_another_name)
     with pytest.raises(TableError, match=r"pizza\.orders: the storage doesn't list the table's own metadata"):
@@ -135,7 +135,7 @@ def test_no_new_table_lies_where_another_one_has_been(catalog):
     catalog.pyiceberg.rename_table(SPEC.identifier, ("pizza", "kept"))
     second = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.schema))
     assert first.location() != second.location()
-    assert all("/warehouse/pizza/orders-" in each.location() for each in (first, second))
+    assert all("/warehouse/pizza/orders-" in item.location() for item in (first, second))
 
 
 def test_a_location_that_the_user_sets_is_taken(catalog, tmp_path):
@@ -178,14 +178,14 @@ def test_files_that_a_table_elsewhere_refers_to_stay(catalog):
     catalog.ensure_namespace("copies")
     copy = catalog.pyiceberg.create_table(("copies", "snapshot"), ROWS.schema)
     with copy.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
-        for each in files:
-            append.append_data_file(each)
+        for file in files:
+            append.append_data_file(file)
     # The topic's table gives the files up, by a compaction and an expiry say.
     table.overwrite(ROWS)
     head = table.current_snapshot().snapshot_id
-    for each in list(table.metadata.snapshots):
-        if each.snapshot_id != head:
-            table.maintenance.expire_snapshots().by_id(each.snapshot_id).commit()
+    for snapshot in list(table.metadata.snapshots):
+        if snapshot.snapshot_id != head:
+            table.maintenance.expire_snapshots().by_id(snapshot.snapshot_id).commit()
     cleaned(catalog)
-    assert all(Path(each.file_path.removeprefix("file://")).exists() for each in files)
+    assert all(Path(file.file_path.removeprefix("file://")).exists() for file in files)
     assert catalog.table(("copies", "snapshot")).scan().to_arrow().num_rows == ROWS.num_rows

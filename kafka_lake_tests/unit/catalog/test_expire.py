@@ -18,7 +18,7 @@ def test_new_snapshots_are_not_taken_off_those_that_expired(catalog: LakeCatalog
     catalog.ensure_namespace("pizza")
     table = ensure_table(catalog, ORDERS, schema_of(ROWS.schema))
     table.append(ROWS, snapshot_properties={POSITION: "{}"})
-    oldest, newest = (each.snapshot_id for each in table.metadata.snapshots)
+    oldest, newest = (snapshot.snapshot_id for snapshot in table.metadata.snapshots)
 
     def sql(_: str) -> SimpleNamespace:
         for _number in range(3):
@@ -26,7 +26,7 @@ def test_new_snapshots_are_not_taken_off_those_that_expired(catalog: LakeCatalog
         table.maintenance.expire_snapshots().by_id(oldest).commit()
         return SimpleNamespace(collect=list)
 
-    later = max(each.timestamp_ms for each in table.metadata.snapshots) + 1
+    later = max(snapshot.timestamp_ms for snapshot in table.metadata.snapshots) + 1
     assert expire(SimpleNamespace(sql=sql), catalog, ORDERS, Limits(later, 1, None)) == 1
     left = catalog.pyiceberg.load_table(ORDERS).metadata.snapshots
     assert left[0].snapshot_id == newest

@@ -49,7 +49,7 @@ class Metastore:
 
 
 def catalog(metastore, earlier=()):
-    log = [SimpleNamespace(metadata_file=each) for each in earlier]
+    log = [SimpleNamespace(metadata_file=item) for item in earlier]
     files = SimpleNamespace(new_input=lambda location: SimpleNamespace(metadata_log=log))
     return compare_on_commit(
         SimpleNamespace(

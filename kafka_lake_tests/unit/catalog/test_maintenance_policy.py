@@ -92,7 +92,7 @@ def test_by_iceberg_s_own_rule_the_position_is_never_lost(
             if len(kept) >= found.kept and snapshot.timestamp_ms < limit:
                 break
             kept.append(snapshot)
-        assert any(POSITION in each.summary.additional_properties for each in kept)
+        assert any(POSITION in item.summary.additional_properties for item in kept)
         assert len(kept) >= min(keep, len(history))
 
 
@@ -187,7 +187,7 @@ def test_what_is_long_overdue_is_a_warning(snapshots: int, totals: dict[str, str
 def test_by_default_it_is_for_tables_that_are_ours() -> None:
     ours, theirs = table_of(**{LAYOUT: "{}"}), table_of()
     taken_over = table_of(**{LAYOUT: "{}", ADOPTED_AT: "{}"})
-    assert [applies_to(Maintenance(), each) for each in (ours, theirs, taken_over)] == [True, False, False]
+    assert [applies_to(Maintenance(), item) for item in (ours, theirs, taken_over)] == [True, False, False]
     assert applies_to(Maintenance(enabled=True), theirs)
     assert not applies_to(Maintenance(enabled=False), ours)
 

@@ -71,7 +71,7 @@ def test_each_commit_tells_who_and_what_and_which_offsets(table: Table, commit: 
     commit(0, "run-4", "reset", {0: 1, 1: 2, 2: 4})
     commit(7, **SPARK)
     found = snapshot_log(table)
-    assert [(each.what, each.managed, each.run_id, each.rows_added) for each in found] == [
+    assert [(item.what, item.managed, item.run_id, item.rows_added) for item in found] == [
         ("append", False, "", 7),
         ("reset", True, "run-4", 0),
         ("dead-letter replay", True, "run-3", 1),
@@ -79,7 +79,7 @@ def test_each_commit_tells_who_and_what_and_which_offsets(table: Table, commit: 
         ("append", True, "run-1", 5),
         ("table created", None, "", 0),
     ]
-    told = [each.offsets for each in found]
+    told = [item.offsets for item in found]
     assert told[1] == (Consumed(0, 5, 1),)
     assert told[2] == ()
     assert told[3] == (Consumed(0, 3, 5), Consumed(2, 0, 4))
@@ -87,7 +87,7 @@ def test_each_commit_tells_who_and_what_and_which_offsets(table: Table, commit: 
     assert found[0].engine == "spark 4.1.3, local-1"
     assert found[1].host == author_summary("", "")[HOST] != ""
     assert found[1].user == author_summary("", "")[USER] != ""
-    assert [each.snapshot_id for each in found] == [each.snapshot_id for each in reversed(table.snapshots())]
+    assert [item.snapshot_id for item in found] == [snapshot.snapshot_id for snapshot in reversed(table.snapshots())]
     assert not oldest_are_gone(table)
 
 
@@ -110,7 +110,7 @@ def test_a_replay_tells_its_offsets_and_its_removal_of_rows_is_a_part_of_it(tabl
     assert (others.what, others.managed) == ("overwrite", False)
     assert (kept.what, kept.run_id, kept.rows_added) == ("part of the replay", "run-2", 1)
     assert (replay.what, replay.offsets, replay.rows_added) == ("replay", (Consumed(0, 1, 3),), 2)
-    assert [(each.what, each.run_id, each.managed) for each in parts] == [("part of the replay", "run-2", True)]
+    assert [(part.what, part.run_id, part.managed) for part in parts] == [("part of the replay", "run-2", True)]
     assert parts[0].rows_deleted - parts[0].rows_added == 2
 
 
@@ -121,7 +121,7 @@ def test_what_others_took_away_just_before_a_commit_of_ours_is_theirs(table: Tab
     table.delete("id = 1")
     commit(3, "run-3", "append", {0: 9})
     found = snapshot_log(table)
-    assert [each.managed for each in found] == [True, False, True, False, True]
+    assert [item.managed for item in found] == [True, False, True, False, True]
 
 
 def test_maintenance_changes_no_rows_and_tells_nobody(table: Table, commit: Commit) -> None:
@@ -136,8 +136,8 @@ def test_maintenance_changes_no_rows_and_tells_nobody(table: Table, commit: Comm
     rewritten = third.model_copy(update={"summary": Summary(Operation.REPLACE, **SPARK)})
     table.metadata = table.metadata.model_copy(update={"snapshots": [first, compacted, rewritten]})
     found = snapshot_log(table)
-    assert [each.what for each in found] == ["rewrite", "compaction", "append"]
-    assert [(each.managed, each.rows_added, each.rows_deleted) for each in found[:2]] == [(None, 0, 0)] * 2
+    assert [item.what for item in found] == ["rewrite", "compaction", "append"]
+    assert [(item.managed, item.rows_added, item.rows_deleted) for item in found[:2]] == [(None, 0, 0)] * 2
 
 
 def test_an_expired_parent_that_its_child_no_longer_names_is_known_by_the_sequence_number(
@@ -159,7 +159,7 @@ def test_what_became_of_columns_and_what_was_lost_stands_beside_its_commit(table
     commit(1, "run-2", "append", {0: 12}, **{LOSSES: losses_to_json([lost])})
     commit(0, "run-3", "append", None, **{POSITION: "not a position"})
     broken, newest, first = snapshot_log(table)
-    assert [str(each.kind) for each in newest.schema_changes] == ["widened"]
+    assert [str(change.kind) for change in newest.schema_changes] == ["widened"]
     assert (newest.losses, newest.note) == ((lost,), "")
     assert first.schema_changes == ()
     assert (broken.managed, broken.offsets, broken.note) == (True, (), "The snapshot's position can't be read.")
@@ -205,7 +205,7 @@ def test_it_is_shown_and_told_to_programs(catalog: LakeCatalog, table: Table, co
     told = json.loads(json.dumps(history_json(found)))
     assert told["table"] == "pizza.orders"
     assert told["commits"][1]["offsets"][8] == {"partition": 8, "start": None, "end": 5}
-    assert [each["what"] for each in told["commits"]] == ["append", "append"]
+    assert [item["what"] for item in told["commits"]] == ["append", "append"]
     assert told["commits"][1]["run_id"] == "[bold]ru\x1b[2J"
     assert last_lines(found) == ["No snapshot of this table has expired."]
 

@@ -77,7 +77,7 @@ def test_main_and_branch_are_asserted_beside_them(catalog: LakeCatalog, monkeypa
 
     monkeypatch.setattr(SqlCatalog, "commit_table", listening)
     branch.publish(snapshot, plus_one)
-    refs = {each.ref: each.snapshot_id for each in asserted if each.type == "assert-ref-snapshot-id"}
+    refs = {item.ref: item.snapshot_id for item in asserted if item.type == "assert-ref-snapshot-id"}
     assert refs == {"main": branch.head, branch.name: snapshot}
 
 

@@ -64,7 +64,7 @@ def test_one_record_that_is_no_json_leaves_the_others_alone() -> None:
     good, odd = envelope("c", {"id": 1, "n": 1}), envelope("c", {"id": 2, "n": 1.50})
     values = [good, b'{"op": "c"', odd, None, b"\xff", good, b'{"op": "c", "after": {"id": 3, "n": 1e400}}']
     kinds = columns(id=T.LongType(), n=T.DoubleType())
-    found = decoded(records(*(({"id": 1}, each) for each in values)), "debezium", kinds)
+    found = decoded(records(*(({"id": 1}, value) for value in values)), "debezium", kinds)
     assert [row and row["n"] for row in found.rows.to_pylist()] == [1, None, 1.5, None, None, 1, None]
     assert found.error_class.to_pylist()[:6] == [None, NOT_JSON, None, None, NOT_JSON, None]
     assert found.error_class[6].as_py() is not None

@@ -64,7 +64,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def loaded(found: list[Target]) -> list[tuple[str, list[str]]]:
-    return [(each.name, list(each.options)) for each in code_locations(found)]
+    return [(location.name, list(location.options)) for location in code_locations(found)]
 
 
 def package(root: str, topic: str) -> dict[str, str]:
@@ -91,8 +91,8 @@ def package(root: str, topic: str) -> dict[str, str]:
 def test_pyproject(tmp_path: Path, tool: str, expected: list[tuple[str, bool]]) -> None:
     write(tmp_path, {"pyproject.toml": tool, "deeper/still/x.txt": ""})
     found = targets(tmp_path / "deeper" / "still", {})
-    assert all(each.folder == tmp_path for each in found)
-    assert [(each.module, each.is_defs_folder) for each in found] == expected
+    assert all(item.folder == tmp_path for item in found)
+    assert [(item.module, item.is_defs_folder) for item in found] == expected
 
 
 def test_a_pyproject_that_is_no_dagster_project_is_passed_by(tmp_path: Path) -> None:
@@ -157,10 +157,10 @@ def test_dagster_is_told_the_same(target: Target, options: list[str]) -> None:
 def test_code_location_has_dagsters_own_name(tmp_path: Path, files: dict[str, str], name: str) -> None:
     write(tmp_path, files)
     assert [location for location, _ in loaded(targets(tmp_path, {}))] == [name]
-    file = next(each for each in files if "." in each and not each.endswith(".py"))
+    file = next(item for item in files if "." in item and not item.endswith(".py"))
     options = WorkspaceOpts(workspace=[str(tmp_path / file)]) if file == "workspace.yaml" else None
     target = workspace_opts_to_load_target(options) if options else PyProjectFileTarget(path=str(tmp_path / file))
-    assert [each.location_name for each in target.create_origins()] == [name]
+    assert [origin.location_name for origin in target.create_origins()] == [name]
 
 
 def test_no_project_says_what_to_do(tmp_path: Path) -> None:
@@ -451,9 +451,9 @@ def test_dg_toml_and_both_files(tmp_path: Path) -> None:
     assert found == [Target("a.definitions", tmp_path)]
     assert loaded(found) == [("a.definitions", ["-m", "a.definitions", "-d", str(tmp_path)])]
     write(tmp_path, {"workspace.yml": "load_from:\n  - python_module: b\n"})
-    assert [each.module for each in targets(tmp_path, {})] == ["a.definitions"]
+    assert [target.module for target in targets(tmp_path, {})] == ["a.definitions"]
     (tmp_path / "dg.toml").unlink()
-    assert [each.module for each in targets(tmp_path, {})] == ["b"]
+    assert [target.module for target in targets(tmp_path, {})] == ["b"]
 
 
 def test_entry_of_another_python_is_left_to_dagster(tmp_path: Path) -> None:

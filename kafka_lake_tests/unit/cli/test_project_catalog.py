@@ -46,7 +46,7 @@ def defs():
 @pytest.fixture
 def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The YAML document of a project in the working directory, whose catalog it has."""
-    for name in [each for each in os.environ if each.startswith("PYICEBERG_CATALOG__")]:
+    for name in [item for item in os.environ if item.startswith("PYICEBERG_CATALOG__")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("KAFKA_LAKE_BOOTSTRAP_SERVERS", "127.0.0.1:9")
@@ -152,8 +152,8 @@ def test_the_doctor_examines_the_projects_catalog(tmp_path: Path, monkeypatch: p
         raise ConfigurationError("None here.")
 
     found = {
-        each.part: each
-        for each in doctor.check_all(
+        check.part: check
+        for check in doctor.check_all(
             no_brokers, lambda _: None, clusters=configured_clusters, catalog=configured_catalog, tables=topics_if_any
         )
     }
@@ -181,7 +181,7 @@ def test_brokers_that_a_document_names_are_asked_and_none_is_started(
     def started() -> None:
         pytest.fail("a broker is started")
 
-    found = {each.part: each for each in doctor.check_all(started, lambda _: None, clusters=configured_clusters)}
+    found = {check.part: check for check in doctor.check_all(started, lambda _: None, clusters=configured_clusters)}
     assert found["Brokers"].message == f"asked {nowhere}"
     assert found["Schema registry"].message == f"asked http://{nowhere}"
 
@@ -238,7 +238,7 @@ def test_command_that_asks_starts_no_broker(
     if command == ("status",):
         assert re.search(r"^orders +shop.orders +0 +0 +\? +no table *$", done.stdout, re.MULTILINE)
         told = json.loads(CliRunner().invoke(app, ["status", "--json"]).stdout)
-        assert [(each["topic"], each["lag"], each["partitions"]) for each in told] == [("orders", None, [])]
+        assert [(item["topic"], item["lag"], item["partitions"]) for item in told] == [("orders", None, [])]
 
 
 @pytest.mark.usefixtures("document")
@@ -265,7 +265,7 @@ def test_the_doctor_names_keyed_tables_with_deletion_vectors(document: Path, mon
 
     def readers() -> doctor.CheckResult:
         found = doctor.check_all(nullcontext, lambda _: None, catalog=configured_catalog, tables=topics_if_any)
-        return next(each for each in found if each.part == "Readers")
+        return next(item for item in found if item.part == "Readers")
 
     catalog = configured_catalog().open()
     catalog.ensure_namespace("shop")

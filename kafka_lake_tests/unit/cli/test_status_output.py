@@ -107,7 +107,7 @@ def test_last_failure_is_shown_for_a_topic_that_lags(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(kafka_lake.orchestration.runs, "failed_runs", lambda _: {"a": failed})
     done = CliRunner().invoke(app, ["status", "--json"])
     assert done.exit_code == 0
-    failures = {each["topic"]: each["last_failure"] for each in json.loads(done.stdout)}
+    failures = {load["topic"]: load["last_failure"] for load in json.loads(done.stdout)}
     assert failures == {
         "a": {"run_id": failed.run_id, "failed_at": failed.failed_at, "error": failed.error},
         "b": None,

@@ -104,7 +104,7 @@ def cells(markdown: str) -> list[list[str]]:
         if token.type == "tr_open":
             rows.append([])
         elif token.type == "inline" and rows:
-            rows[-1].append("".join(each.content for each in token.children or ()))
+            rows[-1].append("".join(item.content for item in token.children or ()))
     return rows
 
 
@@ -145,7 +145,7 @@ def test_a_block_of_code_ends_where_its_text_ends(text: str) -> None:
 def test_text_of_ours_is_read_as_it_was_written(text: str) -> None:
     assert shown("".join(token.content for token in tokens(plain(text)))) == text
     (row,) = cells(table([code(text)], []))
-    assert [shown(each) for each in row] == [text]
+    assert [shown(item) for item in row] == [text]
 
 
 @pytest.fixture(params=HOSTILE)
@@ -155,7 +155,7 @@ def hostile(request: pytest.FixtureRequest) -> str:
 
 def pages(metadata: dict[str, Any]) -> list[str]:
     """Return the Markdown in metadata."""
-    return [each.value for each in metadata.values() if isinstance(each, dg.MarkdownMetadataValue)]
+    return [item.value for item in metadata.values() if isinstance(item, dg.MarkdownMetadataValue)]
 
 
 def test_a_hostile_record_is_text_on_each_page(hostile: str, catalog: LakeCatalog) -> None:
@@ -192,8 +192,8 @@ def test_a_hostile_record_is_text_on_each_page(hostile: str, catalog: LakeCatalo
         *pages(table_metadata(report, made, catalog, spec)),
         *pages(_of_routes(report, ())),
         str(described.description),
-        *(each.description for each in columns if each.description),
+        *(column.description for column in columns if column.description),
     ]
     assert len(markdown) >= 5
-    for each in markdown:
-        assert_text_only(each, *TABLE, "strong")
+    for item in markdown:
+        assert_text_only(item, *TABLE, "strong")

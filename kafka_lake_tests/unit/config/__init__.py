@@ -18,4 +18,4 @@ def refusal(text: str) -> str:
     """Return what is said of a document's attributes, one error a line."""
     with pytest.raises(ValidationError) as refused:
         Topic.model_validate(yaml.safe_load(text))
-    return "\n".join(located(each["loc"], message(each)) for each in refused.value.errors(include_url=False))
+    return "\n".join(located(error["loc"], message(error)) for error in refused.value.errors(include_url=False))

@@ -35,9 +35,9 @@ def leaves(model: type[Settings]) -> set[str]:
     """Return the settings of a document, each once, however many groups have it."""
     found = set[str]()
     for name, field in model.model_fields.items():
-        groups = [each for each in groups_in(field.annotation) if each not in OWN_PAGES]
-        for each in groups:
-            found |= {f"{'table' if issubclass(each, TableSettings) else name}: {leaf}" for leaf in leaves(each)}
+        groups = [item for item in groups_in(field.annotation) if item not in OWN_PAGES]
+        for group in groups:
+            found |= {f"{'table' if issubclass(group, TableSettings) else name}: {leaf}" for leaf in leaves(group)}
         if not groups:
             found.add(field.alias or name)
     return found
@@ -48,7 +48,7 @@ def test_a_document_has_these_keys_at_its_top() -> None:
 
 
 def test_a_document_has_at_most_fifty_settings() -> None:
-    found = {each for each in leaves(Topic) if each.rpartition(": ")[2] not in OF_DAGSTER}
+    found = {leaf for leaf in leaves(Topic) if leaf.rpartition(": ")[2] not in OF_DAGSTER}
     assert len(found) <= 50, sorted(found)
 
 
@@ -59,7 +59,7 @@ def test_each_setting_is_documented() -> None:
         seen.add(group)
         of_rules = RuleEntry in seen and group is RuleEntry
         fields = () if of_rules else group.model_fields.values()
-        groups += [each for field in fields for each in groups_in(field.annotation) if each not in seen]
+        groups += [item for field in fields for item in groups_in(field.annotation) if item not in seen]
     # What chooses a group has no words of its own.
     lacking = [
         f"{group.__name__}: {name}"
@@ -223,4 +223,4 @@ def test_each_example_of_the_pages_is_taken(page: str, attributes: dict[str, Any
 def test_the_pages_have_examples_of_topics() -> None:
     assert len(EXAMPLES) > 25
     written = [document["type"] for _, document in BLOCKS if "type" in document]
-    assert {each for each in written if "Topic" in each} == {"kafka_lake.KafkaTopic", "kafka_lake.KafkaTopics"}
+    assert {item for item in written if "Topic" in item} == {"kafka_lake.KafkaTopic", "kafka_lake.KafkaTopics"}

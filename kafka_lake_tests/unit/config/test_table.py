@@ -47,20 +47,20 @@ def test_settings_arrive(text: str, fields: dict[str, object]) -> None:
 def test_each_of_several_tables_has_its_own_settings() -> None:
     found = spec(SEVERAL)
     own, orders, clicks = found.tables
-    assert [each.identifier for each in found.tables] == [("shop", "events"), ("shop", "orders"), ("web", "clicks")]
+    assert [table.identifier for table in found.tables] == [("shop", "events"), ("shop", "orders"), ("web", "clicks")]
     assert (own.schema, orders.schema, clicks.schema) == (None, "type string, id bigint", None)
-    assert [each.samples for each in found.tables] == [False, True, True]
-    assert [each.maintenance.compact_every for each in found.tables] == [100, 7, 100]
-    assert [each.dead_letters for each in found.tables] == ["table", "fail", "table"]
-    assert [len(each.named_rules) for each in found.tables] == [0, 1, 0]
-    assert [each.write for each in found.tables] == ["append", "append", "upsert"]
+    assert [table.samples for table in found.tables] == [False, True, True]
+    assert [table.maintenance.compact_every for table in found.tables] == [100, 7, 100]
+    assert [table.dead_letters for table in found.tables] == ["table", "fail", "table"]
+    assert [len(table.named_rules) for table in found.tables] == [0, 1, 0]
+    assert [table.write for table in found.tables] == ["append", "append", "upsert"]
     assert found.routes[1].when.values == ("click", "7", "true")
     assert found.where is None
 
 
 def test_settings_of_the_topic_are_those_of_all_its_tables() -> None:
     found = spec(f"{SEVERAL}format: {{type: json, timestamp_unit: ms}}\nkey: string\nstarting_offsets: latest\n")
-    each_has = [(each.timestamp_unit, each.key_format, each.start) for each in found.tables]
+    each_has = [(table.timestamp_unit, table.key_format, table.start) for table in found.tables]
     assert each_has == [("ms", "string", "latest")] * 3
 
 

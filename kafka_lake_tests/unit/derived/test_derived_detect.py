@@ -114,7 +114,7 @@ class Upstream:
 
     def table(self, snapshots: list[Snapshot] | None = None) -> Table:
         kept = self.snapshots if snapshots is None else snapshots
-        by_id = {each.snapshot_id: each for each in kept}
+        by_id = {item.snapshot_id: item for item in kept}
         metadata = SimpleNamespace(
             snapshots=kept,
             refs={"main": SimpleNamespace(snapshot_id=self.snapshots[-1].snapshot_id)},
@@ -130,7 +130,7 @@ def told_of(changes: Changes, upstream: Upstream, place: tuple[int, int]) -> boo
     partition, offset = place
     if offset >= changes.since.get(partition, 0):
         return True
-    if any(each.partition == partition and each.start <= offset < each.end for each in changes.ranges):
+    if any(range_.partition == partition and range_.start <= offset < range_.end for range_ in changes.ranges):
         return True
     return any(place in upstream.rows_of[b].keys() - upstream.rows_of[a].keys() for a, b in changes.added)
 
@@ -154,7 +154,7 @@ def test_each_row_that_is_another_one_is_told_of(
     for name, partition, number in after:
         getattr(upstream, name)(partition, number)
     # The newest with a position stays, and all after it.
-    newest = max(i for i, each in enumerate(upstream.snapshots) if not i or POSITION in summary_of(each))
+    newest = max(i for i, item in enumerate(upstream.snapshots) if not i or POSITION in summary_of(item))
     table = upstream.table(upstream.snapshots[newest:] if expired else None)
     changes = changes_since(read, read_of(table), table)
     different = {place for place, _ in rows.items() ^ upstream.rows.items()}

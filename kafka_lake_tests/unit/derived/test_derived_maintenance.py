@@ -48,4 +48,4 @@ def test_a_derived_table_is_maintained_where_it_is_due(
     assert len(calls) == asked
     told = "Table pizza.made is up to date, but its maintenance failed: no Spark here"
     assert said == [told] * asked, "what fails is for the next run"
-    assert [each.name for each in due(spec, Tables(catalog, spark))] == ["pizza.made"]
+    assert [item.name for item in due(spec, Tables(catalog, spark))] == ["pizza.made"]

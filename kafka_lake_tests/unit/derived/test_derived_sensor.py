@@ -39,7 +39,7 @@ class Ticks:
         context = dg.build_sensor_context(self.instance, cursor=self.cursor)
         result = evaluate(context, specs, cast(LakeCatalog, self.catalog), clock=lambda: self.now)
         self.cursor = result.cursor
-        asked = [each.asset_selection[0].to_user_string() for each in result.run_requests or () if each.asset_selection]
+        asked = [item.asset_selection[0].to_user_string() for item in result.run_requests or () if item.asset_selection]
         return asked, result.skip_reason.skip_message or "" if result.skip_reason else ""
 
 

@@ -16,7 +16,7 @@ SCHEMA = (
     .add("f", "float").add("deep", T.ArrayType(T.StructType().add("y", "double").add("s", "string")))
     .add("m", T.MapType(T.StringType(), T.DoubleType()))
 )  # fmt: skip
-FLOATS = st.none() | st.sampled_from(["NaN", "Infinity"]) | st.integers(-9, 9).map(lambda each: each + 0.5)
+FLOATS = st.none() | st.sampled_from(["NaN", "Infinity"]) | st.integers(-9, 9).map(lambda item: item + 0.5)
 DEEP = st.lists(st.none() | st.fixed_dictionaries({"y": FLOATS, "s": st.sampled_from(["", "a"])}), max_size=2)
 ROWS = st.fixed_dictionaries(
     {
@@ -30,9 +30,9 @@ ROWS = st.fixed_dictionaries(
 def nudged(value: Any) -> Any:
     """Return a value whose floats are a bit off, as another order of rows has them."""
     if isinstance(value, dict):
-        return {name: nudged(each) for name, each in value.items()}
+        return {name: nudged(element) for name, element in value.items()}
     if isinstance(value, list):
-        return [nudged(each) for each in value]
+        return [nudged(item) for item in value]
     return value * (1 + 1e-12) if isinstance(value, float) else value
 
 

@@ -32,26 +32,26 @@ def test_same_arguments_give_the_same_deliveries() -> None:
 
 def test_deliveries_are_numbered_and_dated_up_to_the_end() -> None:
     found = made(3, first_id=10)
-    assert [each.order_id for each in found] == [10, 11, 12]
-    assert [each.delivered_at for each in found] == [
+    assert [item.order_id for item in found] == [10, 11, 12]
+    assert [item.delivered_at for item in found] == [
         datetime(2026, 11, 21, 11, 54, 56, 123_000, UTC),
         datetime(2026, 11, 21, 12, 14, 56, 123_000, UTC),
         datetime(2026, 11, 21, 12, 34, 56, 123_000, UTC),
     ]
-    assert all(timedelta(0) < each.delivered_at - each.left_at < HOUR for each in found)
+    assert all(timedelta(0) < item.delivered_at - item.left_at < HOUR for item in found)
 
 
 def test_some_have_a_note_and_some_a_tip() -> None:
     found = made(500)
-    assert 0 < sum(each.note is not None for each in found) < 250
-    assert 0 < sum(each.tip is not None for each in found) < 500
-    assert {each.vehicle for each in found} == {"foot", "bike", "scooter", "car"}
+    assert 0 < sum(item.note is not None for item in found) < 250
+    assert 0 < sum(item.tip is not None for item in found) < 500
+    assert {item.vehicle for item in found} == {"foot", "bike", "scooter", "car"}
 
 
 @pytest.mark.parametrize("reader", [1, 2])
 @pytest.mark.parametrize("writer", [1, 2])
 def test_both_versions_read_what_either_wrote(writer: deliveries.Version, reader: deliveries.Version) -> None:
-    delivery = next(each for each in made() if each.tip)
+    delivery = next(answer for answer in made() if answer.tip)
     out = io.BytesIO()
     fastavro.schemaless_writer(out, parsed(writer), deliveries.datum(delivery))
     out.seek(0)

@@ -28,8 +28,8 @@ def program(folder: Path, name: str, command: list[str] = SLEEP, *, keeps_childr
 def supervised(said: list[str], **programs: Program) -> Iterator[Supervision]:
     supervision = Supervision(said.append)
     try:
-        for name, each in programs.items():
-            supervision.add(name, each.start())
+        for name, item in programs.items():
+            supervision.add(name, item.start())
         yield supervision
     finally:
         supervision.stop()

@@ -37,7 +37,7 @@ def test_metrics_are_served_until_the_stack_ends(stack: Stack, said: list[str]) 
             with urlopen(url, timeout=30) as answer:
                 assert b"kafka_lake_collection_interval_seconds" in answer.read()
             stack.check()
-            (process,) = [each for each in psutil.Process().children() if "metrics" in each.cmdline()]
+            (process,) = [child for child in psutil.Process().children() if "metrics" in child.cmdline()]
             process.kill()
             process.wait()
             deadline = time.monotonic() + 60
@@ -47,5 +47,5 @@ def test_metrics_are_served_until_the_stack_ends(stack: Stack, said: list[str]) 
                 time.sleep(0.1)
             assert "metrics.log" in said[-2]
             said.append("")
-        (process,) = [each for each in psutil.Process().children() if "metrics" in each.cmdline()]
+        (process,) = [child for child in psutil.Process().children() if "metrics" in child.cmdline()]
     assert not process.is_running()

@@ -170,7 +170,7 @@ def test_a_wire_format_that_nobody_knows_is_only_likely() -> None:
 
 
 def test_what_glues_serializers_wrote_is_named() -> None:
-    written = [bytes([3, each]) + b"0123456789abcdef" + b"payload" for each in (0, 5)]
+    written = [bytes([3, item]) + b"0123456789abcdef" + b"payload" for item in (0, 5)]
     found = guess(written, "value", ALONE)
     assert (found.format, found.evidence) == (
         "bytes",
@@ -226,10 +226,10 @@ JSON = st.recursive(
 @given(st.lists(st.dictionaries(TEXTS, JSON, max_size=4), min_size=1, max_size=4))
 @example([{"b": None}, {"a": False, "b": False}])
 def test_columns_of_any_objects(objects: list[dict[str, Any]]) -> None:
-    contents = [json.dumps(each).encode() for each in objects]
+    contents = [json.dumps(item).encode() for item in objects]
     parsed = [json_value(content) for content in contents]
-    for each, content, value in zip(objects, contents, parsed, strict=True):
-        assert isinstance(value, dict) is (_finite(each) and _is_text(content))
+    for element, content, value in zip(objects, contents, parsed, strict=True):
+        assert isinstance(value, dict) is (_finite(element) and _is_text(content))
     columns = columns_of(value for value in parsed if isinstance(value, dict))
     names = [column.name for column in columns]
     assert len(set(names)) == len(names)
@@ -350,7 +350,7 @@ def uncommented(text: str) -> list[str]:
     lines = [suggestion.partition("\n")[2] for suggestion in suggestions]
     if "infer_timestamps among them" in text:
         head = head.replace("format:\n    type: json\n    infer_timestamps: true", "")
-    return [f"{head.rstrip()}\n{textwrap.indent(textwrap.dedent(each.replace('  # ', '')), '  ')}" for each in lines]
+    return [f"{head.rstrip()}\n{textwrap.indent(textwrap.dedent(line.replace('  # ', '')), '  ')}" for line in lines]
 
 
 OBJECTS = [
@@ -367,7 +367,7 @@ def test_a_document_is_accepted_by_dagster_as_it_is_and_with_each_suggestion() -
     assert (plain.topic, plain.format.type, plain.table, plain.key) == ("shop.Orders", "json", None, None)
     assert plain.topic_table().infer_timestamps
     assert "# Text that is a timestamp in every sampled record becomes a timestamp: at." in text
-    declared, keyed = [loads(each) for each in uncommented(text)]
+    declared, keyed = [loads(item) for item in uncommented(text)]
     assert not declared.topic_table().infer_timestamps
     assert str(declared.topic_table().schema).startswith(
         "id bigint, at timestamp, `a b` struct<`é: #`:array<double>>, wide struct<f0:bigint,"
@@ -405,13 +405,13 @@ def test_envelopes_of_changes_suggest_upserts(values: list[Any], envelope: str) 
     assert (f"format: envelope: {envelope} with write: upsert makes" in told) is bool(envelope)
     assert loads(document(found)).topic_table().write == "append"
     if envelope:
-        (suggested,) = (loads(each).topic_table() for each in uncommented(document(found)))
+        (suggested,) = (loads(item).topic_table() for item in uncommented(document(found)))
         assert (suggested.write, suggested.envelope) == ("upsert", envelope)
 
 
 def test_debeziums_avro_suggests_upserts() -> None:
     found = Discovered("t", value=guess([framed(12)], "value", known()))
-    (suggested,) = (loads(each).topic_table() for each in uncommented(document(found)))
+    (suggested,) = (loads(item).topic_table() for item in uncommented(document(found)))
     assert (suggested.format, suggested.write, suggested.envelope) == ("avro", "upsert", "debezium")
 
 
@@ -437,8 +437,8 @@ def test_columns_come_in_the_order_of_the_records_fields() -> None:
 def test_a_document_of_every_format_is_accepted(format_: Any) -> None:
     text = document(Discovered("t", value=Guess(format_, "so it seems"), key=Guess(format_, "so it seems")))
     assert loads(text).format.type == (format_ or "json")
-    for each in uncommented(text):
-        assert loads(each).topic_table().key_format == format_
+    for item in uncommented(text):
+        assert loads(item).topic_table().key_format == format_
 
 
 @pytest.mark.parametrize("topic", ["1e3", "007", "null", "on", "2026-01-01", "-", "1_000", "0x1F", ".a", "~"])
@@ -454,8 +454,8 @@ def test_no_name_of_a_field_breaks_a_document(name: str, format_: Any) -> None:
     guessed = Guess(format_, "so", columns, (f"A remark on {name}.",))
     text = document(Discovered("t", value=guessed, key=guessed))
     assert loads(text).topic == "t"
-    for each in uncommented(text):
-        assert loads(each).topic == "t"
+    for item in uncommented(text):
+        assert loads(item).topic == "t"
 
 
 def json_kind(name: str) -> Any:

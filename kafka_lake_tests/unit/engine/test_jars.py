@@ -181,7 +181,7 @@ def test_java_of_the_extra_trusts_the_network_s_ca(
         shutil.copytree(ivy.java.parent.parent, home)
     monkeypatch.setattr(jars, "find_java", lambda: home)
     jars.ensure_jars("spark")
-    trusted = [each for each in ivy.arguments.read_text().splitlines() if "javax.net.ssl.trustStore=" in each]
+    trusted = [line for line in ivy.arguments.read_text().splitlines() if "javax.net.ssl.trustStore=" in line]
     assert len(trusted) == bundled
 
 

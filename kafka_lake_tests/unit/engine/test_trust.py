@@ -28,7 +28,7 @@ def test_it_has_the_private_ca_and_everybodys(tmp_path):
     options = trust_options(catalog(authority.file))
     (store,) = (tmp_path / "cache" / "truststores").iterdir()
     assert str(store) in options
-    held = [each.certificate for each in load_pkcs12(store.read_bytes(), None).additional_certs]
+    held = [cert.certificate for cert in load_pkcs12(store.read_bytes(), None).additional_certs]
     everybodys = Path(certifi.where()).read_text().count("BEGIN CERTIFICATE")
     assert authority.identity.certificate in held
     assert len(held) == everybodys + 1
@@ -64,7 +64,7 @@ def test_the_network_s_ca_is_that_of_openssl_s_variable(tmp_path, monkeypatch):
     option, kind = network_trust_options()
     store = Path(option.removeprefix("-Djavax.net.ssl.trustStore="))
     assert kind == "-Djavax.net.ssl.trustStoreType=PKCS12"
-    held = [each.certificate for each in load_pkcs12(store.read_bytes(), None).additional_certs]
+    held = [cert.certificate for cert in load_pkcs12(store.read_bytes(), None).additional_certs]
     assert authority.identity.certificate in held
     assert len(held) == Path(certifi.where()).read_text().count("BEGIN CERTIFICATE") + 1
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "gone.pem"))

@@ -113,8 +113,8 @@ def test_failed_records_are_counted_by_class_with_the_first_of_each() -> None:
     not_json = Failure("not_json", 3, 0, 9, "0/9", "\ufffd" + "b" * 199)
     wrong_type = Failure("wrong_type", 2, 0, 3, "0/3", "c")
     assert list(failures_of(failed)) == [not_json, wrong_type]
-    parts = [each for n in range(5) for each in failures_of(failed.slice(n, 1))]
-    assert sorted(merged(parts), key=lambda each: each.name) == [not_json, wrong_type]
+    parts = [failure for n in range(5) for failure in failures_of(failed.slice(n, 1))]
+    assert sorted(merged(parts), key=lambda item: item.name) == [not_json, wrong_type]
     assert list(failures_of(failed.slice(0, 0))) == []
 
 

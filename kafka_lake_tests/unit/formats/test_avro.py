@@ -18,7 +18,7 @@ from kafka_lake_tests.meta.type_tables import AVRO_TYPES as TYPES
 
 
 def writer(schema: Any, **references: Any) -> WriterSchema:
-    return WriterSchema("AVRO", json.dumps(schema), {name: json.dumps(each) for name, each in references.items()}, id=7)
+    return WriterSchema("AVRO", json.dumps(schema), {name: json.dumps(item) for name, item in references.items()}, id=7)
 
 
 def record(name: str = "R", **fields: Any) -> dict[str, Any]:

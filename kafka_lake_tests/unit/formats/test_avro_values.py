@@ -156,8 +156,11 @@ def decoded_types() -> dict[str, Any]:
     fields, row = {}, {}
     for number, (_, kind, values) in enumerate(LOGICAL):
         fields[f"v{number}"], row[f"v{number}"] = kind, values[0][0]
-        again = [name_of(each) for each in kind] if isinstance(kind, list) else name_of(kind)
-        fields[f"m{number}"], row[f"m{number}"] = mapped(again), {str(at): each for at, (each, _) in enumerate(values)}
+        again = [name_of(item) for item in kind] if isinstance(kind, list) else name_of(kind)
+        fields[f"m{number}"], row[f"m{number}"] = (
+            mapped(again),
+            {str(at): value for at, (value, _) in enumerate(values)},
+        )
     schema = record(**fields)
     (found,) = decode(schema, encode(schema, row))
     return {name: (found[f"v{number}"], found[f"m{number}"]) for number, (name, _, _) in enumerate(LOGICAL)}
@@ -170,8 +173,8 @@ def name_of(kind: Any) -> Any:
 
 @pytest.mark.parametrize("name", [name for name, _, _ in LOGICAL])
 def test_each_type_becomes_what_is_documented(name: str, decoded_types: dict[str, Any]) -> None:
-    wanted = [expected for each, _, values in LOGICAL for _, expected in values if each == name]
-    assert decoded_types[name] == (wanted[0], {str(at): each for at, each in enumerate(wanted)})
+    wanted = [expected for item, _, values in LOGICAL for _, expected in values if item == name]
+    assert decoded_types[name] == (wanted[0], {str(at): item for at, item in enumerate(wanted)})
 
 
 def test_every_documented_type_is_tried() -> None:
@@ -229,13 +232,13 @@ def test_random_records_of_random_schemas(seed: int) -> None:
     parsed = fastavro.parse_schema(schema)
     payloads = encode(schema, *(maker.value(schema) for _ in range(20)))
     read = [
-        fastavro.schemaless_reader(io.BytesIO(each), parsed, None, return_record_name=True, return_named_type=True)
-        for each in payloads
+        fastavro.schemaless_reader(io.BytesIO(item), parsed, None, return_record_name=True, return_named_type=True)
+        for item in payloads
     ]
     cut = [payload[: maker.rnd.randrange(len(payload))] for payload in payloads if payload]
     longer = [payload + END[: maker.rnd.randrange(1, 9)] for payload in payloads]
     longer += [payload + maker.rnd.randbytes(1) for payload in payloads]
-    wanted = [neat(maker.wanted(schema, each)) for each in read]
+    wanted = [neat(maker.wanted(schema, item)) for item in read]
     cases = [*zip(payloads, wanted, strict=True), *((payload, None) for payload in [*cut, *longer])]
     maker.rnd.shuffle(cases)
     found = decode(schema, [payload for payload, _ in cases])

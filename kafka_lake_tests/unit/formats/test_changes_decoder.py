@@ -67,10 +67,10 @@ def test_an_update_tells_the_key_before_and_a_delete_the_row_before() -> None:
         envelope("u", before={"id": None}, after=row(4)),
         envelope("u", before={"id": "x"}, after=row(5)),
     ]
-    found = decoder("debezium")(records(*((None, each) for each in changes)))
+    found = decoder("debezium")(records(*((None, change) for change in changes)))
     assert told(found) == [None, None, "no_old_key", "no_old_key"]
     assert found.change.field("old_key").to_pylist()[:2] == [{"id": 1}, None]
-    assert [each and each["id"] for each in found.rows.to_pylist()] == [2, 3, None, None]
+    assert [item and item["id"] for item in found.rows.to_pylist()] == [2, 3, None, None]
     assert found.change.field("operation").to_pylist()[:2] == ["upsert", "delete"]
     assert found.change.field("at").to_pylist()[0] == 3
 

@@ -299,8 +299,8 @@ def test_digits_beyond_microseconds_are_cut_and_counted() -> None:
 def test_rounded_numbers_are_counted_by_column(fast: bool) -> None:
     numbers = ["9007199254740993", "0.1234567890123456789", "1e-999", "1.50", "9007199254740992", "0.1", "2"]
     points = '[{"y": 0.1}, {"y": 12345678901234567}]'
-    made = decoded([f'{{"x": {each}, "points": {points}}}'.encode() for each in numbers], fast=fast)
-    assert [row["x"] for row in made.rows.to_pylist()] == [float(each) for each in numbers]
+    made = decoded([f'{{"x": {number}, "points": {points}}}'.encode() for number in numbers], fast=fast)
+    assert [row["x"] for row in made.rows.to_pylist()] == [float(number) for number in numbers]
     assert made.seen.rounded == {"x": 3, "points.element.y": 7}
 
 
@@ -442,7 +442,7 @@ def test_a_field_without_a_column_leaves_no_record_to_the_strict_path(fresh: str
 
 @pytest.mark.parametrize("name", ["n", 'a"b', "a\\b", "é", "a.b", "[]", "a/b", "a (b) changed from x"])
 def test_names_of_every_kind_are_found_or_stop_the_parser_one_by_one(name: str) -> None:
-    good, bad = ([json.dumps({name: each}).encode()] for each in (1, "x"))
+    good, bad = ([json.dumps({name: item}).encode()] for item in (1, "x"))
     made = JsonDecoder((column("v", "int", name),), Rules()).decode(
         pa.array([*good, *bad * 30, *good] * 3, pa.binary())
     )
@@ -457,7 +457,7 @@ def test_whole_numbers_at_the_borders_fit_beside_others_that_do_not(kind: str, b
     made = JsonDecoder((column("v", kind),), Rules()).decode(pa.array(values, pa.binary()))
     fit = [n if -(2**bits) <= n < 2**bits else None for n in numbers]
     assert [row and row["v"] for row in made.rows.to_pylist()] == [*fit, None, None]
-    assert [n for n, each in enumerate(made.error_class.to_pylist()) if each] == [8, 9, 10]
+    assert [n for n, item in enumerate(made.error_class.to_pylist()) if item] == [8, 9, 10]
 
 
 draws = st.recursive(
@@ -465,7 +465,7 @@ draws = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=5,
 )
-objects = st.dictionaries(st.sampled_from([*(each[0] for each in FIELDS), "other"]), draws, max_size=4)
+objects = st.dictionaries(st.sampled_from([*(field[0] for field in FIELDS), "other"]), draws, max_size=4)
 
 
 @pytest.mark.slow

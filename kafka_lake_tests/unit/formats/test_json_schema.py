@@ -23,7 +23,7 @@ INTEGER, STRING, NUMBER = {"type": "integer"}, {"type": "string"}, {"type": "num
 
 def kind_of(schema: Any, **references: Any) -> T.DataType:
     text = schema if isinstance(schema, str) else json.dumps(schema)
-    texts = {name: json.dumps(each) for name, each in references.items()}
+    texts = {name: json.dumps(item) for name, item in references.items()}
     return json_schema_type(WriterSchema("JSON", text, texts, id=7))
 
 
@@ -251,7 +251,7 @@ def test_fields_beyond_a_schema_are_inferred_as_in_json() -> None:
     ((_, fields),) = decoder.incoming()
     target = Target(fields)
     value = {"a": "no integer", "x": "t", "s": {"b": 2, "y": 1}, "l": [{"z": 0.5}, {"z": None}]}
-    contents = pa.array([json.dumps(each).encode() for each in (value, {**value, "a": 1})])
+    contents = pa.array([json.dumps(item).encode() for item in (value, {**value, "a": 1})])
     decoded = unpack_decoder(decoder.for_tasks(target, None)).decode(contents)
     assert decoded.error_class.to_pylist() == ["wrong_type", None]
     records: Any = None
@@ -310,16 +310,16 @@ def combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     base = st.builds(lambda kind, properties: {"type": kind, "properties": properties}, anything, fields)
     return st.one_of(
         base,
-        st.builds(lambda each: {"type": "object", "additionalProperties": each}, inner),
-        st.builds(lambda each: {"type": "array", "items": each}, inner),
-        st.builds(lambda each, rest: {"type": "array", "prefixItems": each, "items": rest}, some, inner),
-        st.builds(lambda key, each: {key: each}, st.sampled_from(["allOf", "anyOf", "oneOf"]), some),
-        st.builds(lambda own, key, each: {**own, key: each}, base, st.sampled_from(["allOf", "anyOf", "oneOf"]), some),
+        st.builds(lambda item: {"type": "object", "additionalProperties": item}, inner),
+        st.builds(lambda item: {"type": "array", "items": item}, inner),
+        st.builds(lambda item, rest: {"type": "array", "prefixItems": item, "items": rest}, some, inner),
+        st.builds(lambda key, item: {key: item}, st.sampled_from(["allOf", "anyOf", "oneOf"]), some),
+        st.builds(lambda own, key, item: {**own, key: item}, base, st.sampled_from(["allOf", "anyOf", "oneOf"]), some),
         st.builds(
             lambda own, one, two: {**own, "if": {"required": ["a"]}, "then": one, "else": two}, base, inner, inner
         ),
-        st.builds(lambda own, each: {**own, "dependentSchemas": {"a": each}}, base, inner),
-        st.builds(lambda own, each: {"$defs": {"x": each}, **own, "$ref": "#/$defs/x"}, st.just({}) | base, inner),
+        st.builds(lambda own, item: {**own, "dependentSchemas": {"a": item}}, base, inner),
+        st.builds(lambda own, item: {"$defs": {"x": item}, **own, "$ref": "#/$defs/x"}, st.just({}) | base, inner),
     )
 
 
@@ -328,9 +328,9 @@ leaves = st.one_of(
     st.booleans(),
     st.just({}),
     names.map(lambda name: {"type": name}),
-    st.lists(names, min_size=1, max_size=3, unique=True).map(lambda each: {"type": each}),
+    st.lists(names, min_size=1, max_size=3, unique=True).map(lambda item: {"type": item}),
     st.lists(st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(["a", 0.5]), min_size=1).map(
-        lambda each: {"enum": each}
+        lambda item: {"enum": item}
     ),
 )
 
@@ -348,9 +348,9 @@ def fits(value: Any, kind: T.DataType) -> bool:
         case T.DoubleType():
             return isinstance(value, int | float) and not isinstance(value, bool)
         case T.ArrayType():
-            return isinstance(value, list) and all(fits(each, kind.elementType) for each in value)
+            return isinstance(value, list) and all(fits(item, kind.elementType) for item in value)
         case T.MapType():
-            return isinstance(value, dict) and all(fits(each, kind.valueType) for each in value.values())
+            return isinstance(value, dict) and all(fits(item, kind.valueType) for item in value.values())
         case T.StructType():
             known = {field.name: field.dataType for field in kind}
             return isinstance(value, dict) and all(fits(value[name], known[name]) for name in value.keys() & known)
@@ -370,19 +370,19 @@ def likely(draw: st.DrawFn, schema: Any, root: Any, depth: int = 0) -> Any:
     if name == "object":
         members = {**schema.get("properties", {}), "z": schema.get("additionalProperties")}
         found = {
-            key: likely(draw, each, root, depth + 1)
-            for key, each in members.items()
-            if each is not None and draw(st.booleans())
+            key: likely(draw, value, root, depth + 1)
+            for key, value in members.items()
+            if value is not None and draw(st.booleans())
         }
     if name == "array":
         rest = [schema["items"]] * draw(st.integers(0, 2))
-        found = [likely(draw, each, root, depth + 1) for each in [*schema.get("prefixItems", []), *rest]]
+        found = [likely(draw, item, root, depth + 1) for item in [*schema.get("prefixItems", []), *rest]]
     parts = [*schema.get("allOf", []), *({"$ref"} & schema.keys() and [root["$defs"]["x"]])]
     parts += [draw(st.sampled_from(schema[key])) for key in ("anyOf", "oneOf") if key in schema]
     parts += [schema[draw(st.sampled_from(["then", "else"]))]] if "if" in schema else []
     parts += schema.get("dependentSchemas", {}).values()
-    for each in parts:
-        more = likely(draw, each, root, depth + 1)
+    for part in parts:
+        more = likely(draw, part, root, depth + 1)
         found = (
             {**found, **more}
             if isinstance(found, dict) and isinstance(more, dict)

@@ -41,7 +41,7 @@ from kafka_lake_tests.meta.type_tables import PROTOBUF_TYPES as TYPES
 IMPORTS = "".join(
     f'import "{name}.proto";\n'
     for name in [
-        *(f"google/protobuf/{each}" for each in ("any", "duration", "empty", "field_mask", "struct", "timestamp")),
+        *(f"google/protobuf/{item}" for item in ("any", "duration", "empty", "field_mask", "struct", "timestamp")),
         "google/protobuf/wrappers",
         "google/type/latlng",
         "confluent/meta",
@@ -90,8 +90,8 @@ def reader_of(described: ProtobufMessage) -> MessageReader:
 
 def decoded(described: ProtobufMessage, *payloads: Any) -> list[Any]:
     found = outcomes(described, *payloads)
-    assert [each["error"] for each in found] == [None] * len(payloads)
-    return [each["decoded"] for each in found]
+    assert [item["error"] for item in found] == [None] * len(payloads)
+    return [item["decoded"] for item in found]
 
 
 def columns(described: ProtobufMessage) -> str:
@@ -274,13 +274,13 @@ def test_what_is_required_is_named_if_it_is_missing() -> None:
     found = outcomes(
         described, make(number=1), make(id=1, inner={"text": "x"}), make(id=1), make(id=2, inner={"must": 1})
     )
-    assert [each["error"] for each in found] == [
+    assert [item["error"] for item in found] == [
         "Required, but missing: id.",
         "Required, but missing: inner.must.",
         None,
         None,
     ]
-    assert [each["decoded"] and each["decoded"]["id"] for each in found] == [None, None, 1, 2]
+    assert [item["decoded"] and item["decoded"]["id"] for item in found] == [None, None, 1, 2]
     # Deeper down alone, and where nothing is required at all.
     free = message(PROTO2, name="Free")
     assert outcomes(free, writer(free)(inner={}))[0]["error"] == "Required, but missing: inner.must."
@@ -299,7 +299,7 @@ def test_what_is_required_is_named_if_it_is_missing() -> None:
 def test_proto2_text_that_is_no_text(payload: bytes) -> None:
     good = b"\x08\x01"
     found = outcomes(message(PROTO2, name="M"), good, good + payload, good)
-    assert [each["error"] for each in found] == [None, "A text in it is not UTF-8, or it can't be read.", None]
+    assert [item["error"] for item in found] == [None, "A text in it is not UTF-8, or it can't be read.", None]
     assert found[1]["decoded"] is None
 
 
@@ -362,7 +362,7 @@ def test_times_that_are_none(values: dict[str, Any], error: str) -> None:
     described = message(TIMES)
     make = writer(described)
     found = outcomes(described, make(at={}), make(**values), make())
-    assert [each["error"] for each in found] == [None, error, None]
+    assert [item["error"] for item in found] == [None, error, None]
     assert found[1]["decoded"] is None
     assert found[0]["decoded"]["at"] == datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -385,14 +385,14 @@ def test_bad_records_leave_the_others_alone() -> None:
     bad, broken = make(at={"nanos": -1}).SerializeToString(), b"\x0a\xff"
     good = [make(at={"seconds": n}).SerializeToString() for n in range(100)]
     strange = {3: bad, 4: bad, 5: broken, 98: broken, 99: bad}
-    found = outcomes(described, *[strange.get(n, each) for n, each in enumerate(good)])
-    for n, each in enumerate(found):
+    found = outcomes(described, *[strange.get(n, item) for n, item in enumerate(good)])
+    for n, item in enumerate(found):
         if n in strange:
-            assert each["decoded"] is None
-            assert each["error"] is not None
+            assert item["decoded"] is None
+            assert item["error"] is not None
         else:
-            assert each["error"] is None
-            assert each["decoded"]["at"] == datetime.fromtimestamp(n, UTC)
+            assert item["error"] is None
+            assert item["decoded"]["at"] == datetime.fromtimestamp(n, UTC)
     assert outcomes(described) == []
 
 
@@ -695,7 +695,7 @@ def test_references_that_are_missing_or_wrong() -> None:
         ({"a//b.proto": BOX}, "a reference has the name 'a//b.proto'"),
         ({"box.proto": BOX, "parts/line.proto": ORDER}, "protoc reports box.proto:1:35: File recursively imports"),
     ]:
-        (name,) = [each for each in references if each != "parts/line.proto"]
+        (name,) = [reference for reference in references if reference != "parts/line.proto"]
         with pytest.raises(SchemaNotSupportedError, match=said):
             message(ORDER.replace("box.proto", name), references)
     order = as_base64(ORDER, "x", {"parts/line.proto": LINE, "box.proto": BOX})
@@ -789,7 +789,7 @@ def test_random_bytes_are_rows_or_errors(payloads: list[bytes]) -> None:
     ):
         found = outcomes(described, *payloads)
         assert len(found) == len(payloads)
-        assert all((each["decoded"] is None) != (each["error"] is None) for each in found)
+        assert all((item["decoded"] is None) != (item["error"] is None) for item in found)
 
 
 def test_truncated_messages_are_rows_or_errors() -> None:
@@ -797,8 +797,8 @@ def test_truncated_messages_are_rows_or_errors() -> None:
     whole = writer(described)(struct={"a": [1, {"b": "c"}]}, any={"type_url": "t", "value": b"v"}, ints=[{"value": 1}])
     raw = whole.SerializeToString()
     found = outcomes(described, *[raw[:end] for end in range(len(raw))])
-    assert all((each["decoded"] is None) != (each["error"] is None) for each in found)
-    assert sum(each["error"] is not None for each in found) > len(raw) / 2
+    assert all((item["decoded"] is None) != (item["error"] is None) for item in found)
+    assert sum(item["error"] is not None for item in found) > len(raw) / 2
 
 
 @pytest.mark.slow
@@ -831,12 +831,12 @@ def test_messages_of_a_schema_are_decoded_in_tasks() -> None:
     work = {
         "decoder": packed(RegisteredDecoder),
         "columns": columns,
-        "decoders": [each.for_tasks(columns) for each in writers.values()],
+        "decoders": [item.for_tasks(columns) for item in writers.values()],
         "schemas": {(5, prefix): number for number, prefix in enumerate(writers)},
         "refused": {},
         "protobuf": (5,),
     }
-    make_order, make_shop = (writer(each.message) for each in writers.values())
+    make_order, make_shop = (writer(item.message) for item in writers.values())
     values: list[bytes | None] = []
     for number in range(100):
         head = b"\x00\x00\x00\x00\x05"
@@ -947,7 +947,7 @@ def test_what_serializers_write_is_taken_from_ptars() -> None:
     well = make(struct={"a": [1]}, list=[1], mask={"paths": ["a"]}, any={"type_url": "t"}, empty={}, big={})
     well.MergeFrom(make(ints=[{}, {"value": 1}], flags={"x": {"value": True}}, values=[{"null_value": 0}], text={}))
     for type_, made in ((described, [full]), (known, [make(), well])):
-        assert all(certain(type_, *[each.SerializeToString() for each in made]))
+        assert all(certain(type_, *[answer.SerializeToString() for answer in made]))
 
 
 def test_without_protoc_the_package_that_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

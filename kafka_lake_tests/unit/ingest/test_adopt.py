@@ -32,7 +32,7 @@ NOW = Watermarks(TopicIdentity("c", "i", "orders"), {0: 5, 1: 0}, {0: 20, 1: 10}
 
 def test_each_partition_resumes_at_its_offset_and_the_topic_is_recorded() -> None:
     found = starts("lake.orders", Evidence("a sink", {0: 7, 1: 10}, "by hand"), NOW)
-    assert [(each.partition, each.offset, each.why, each.low, each.end) for each in found] == [
+    assert [(item.partition, item.offset, item.why, item.low, item.end) for item in found] == [
         (0, 7, "by hand", 5, 20),
         (1, 10, "by hand", 0, 10),
     ]
@@ -61,7 +61,7 @@ def test_an_offset_that_kafka_has_not_is_refused(offsets: dict[int, int], proble
 
 
 def test_a_partition_of_which_nothing_can_be_in_the_table_begins_at_its_oldest_record() -> None:
-    assert [each.offset for each in starts("t", Evidence("c", {1: 3}, "by hand", complete=True), NOW)] == [5, 3]
+    assert [start.offset for start in starts("t", Evidence("c", {1: 3}, "by hand", complete=True), NOW)] == [5, 3]
 
 
 NAMED = UUID("d010a5e8-021f-4d62-af5b-d049487d4261")

@@ -43,14 +43,14 @@ class Log:
         self.looks += 1
         found = []
         for r in () if self.silent else ranges:
-            for each in parts(r, places):
-                seen = self.sizes[r.partition][each.start : min(each.start + SIXTEEN, each.end)]
-                found.append(Probe(r.partition, each.start, len(seen), sum(seen)))
+            for part in parts(r, places):
+                seen = self.sizes[r.partition][part.start : min(part.start + SIXTEEN, part.end)]
+                found.append(Probe(r.partition, part.start, len(seen), sum(seen)))
         # Places of one partition needn't be told in their order.
         return found[::-1]
 
     def plan(self) -> Plan | None:
-        whole = tuple(OffsetRange(p, self.at[p], len(each)) for p, each in self.sizes.items())
+        whole = tuple(OffsetRange(p, self.at[p], len(item)) for p, item in self.sizes.items())
         ranges = chunk(whole, self.spec.max_records_per_commit)
         if not ranges:
             return None

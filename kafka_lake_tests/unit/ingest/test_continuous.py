@@ -182,7 +182,7 @@ def test_records_that_never_end_are_committed_once_per_trigger_until_the_time_is
     assert made.ended == "its time of 3600 s is over"
     gaps = {round(b - a, 6) for a, b in zip(run.begun, run.begun[1:], strict=False)}
     assert gaps == {2}
-    told = [each for report in reports for each in report]
+    told = [item for report in reports for item in report]
     assert len(told) == len(set(told)) == 1800
     assert 110 <= len(reports) <= 121, "every 30 s and at the end"
     assert reports[0] == (1.0,), "the first commit is told of at once"

@@ -130,8 +130,10 @@ class _Log:
     def last_records(self, _: str, ranges: list[OffsetRange]) -> dict[OffsetRange, list[LastRecord]]:
         self.asked.append(list(ranges))
         return {
-            each: [last_record(o, 0, None, self.records[o]) for o in range(each.start, each.end) if o in self.records]
-            for each in ranges
+            range_: [
+                last_record(o, 0, None, self.records[o]) for o in range(range_.start, range_.end) if o in self.records
+            ]
+            for range_ in ranges
         }
 
 
@@ -168,4 +170,4 @@ def test_partition_without_anything_to_compare_costs_nothing(offset: int, low: i
     position = Position(ME, {0: offset}, {}, {0: last_record(4, 0, None, b"v")})
     now = Watermarks(ME, {0: low}, {0: end})
     assert LastRecords(log).replaced(position, now, {0}) == {}  # type: ignore[arg-type]
-    assert not [each for each in log.asked if each]
+    assert not [item for item in log.asked if item]

@@ -179,11 +179,11 @@ def test_every_history_ends_with_every_record_once(machine: type[Histories]) -> 
 def outcome(*history: Attempt | tuple[str, Any], world: World | None = None) -> World:
     """Return the world after a history, and after the undisturbed run that ends it."""
     world = world or World()
-    for each in history:
-        if isinstance(each, Attempt):
-            world.run(each)
+    for item in history:
+        if isinstance(item, Attempt):
+            world.run(item)
         else:
-            world.do(*each)
+            world.do(*item)
     world.finish()
     return world
 
@@ -191,7 +191,7 @@ def outcome(*history: Attempt | tuple[str, Any], world: World | None = None) -> 
 def overtaken_at(place: str, *first: tuple[str, Any], by: Attempt = NEXT, **settings: Any) -> Attempt:
     """Return a run that another one overtakes, after something else has happened at the same place."""
     happened = (*first, ("overtake", by))
-    return Attempt(events=tuple(Event(place, 1, *each) for each in happened), **settings)
+    return Attempt(events=tuple(Event(place, 1, *item) for item in happened), **settings)
 
 
 def rolled_back_at(place: str) -> Attempt:
@@ -398,7 +398,7 @@ def test_what_the_engine_does_wrong_is_not_published(fault: Any, monkeypatch: py
     before = world.view(TABLE)
     fault(monkeypatch)
     assert world.run(Attempt(limit=2)) is None
-    assert all("failed: GateFailedError" in each for each in world.violations)
+    assert all("failed: GateFailedError" in violation for violation in world.violations)
     assert world.violations
     assert world.view(TABLE).metadata.refs == before.metadata.refs, "nothing is published, and nothing left behind"
 
@@ -532,7 +532,7 @@ def test_a_broken_protocol_shows(sabotage: Any, monkeypatch: pytest.MonkeyPatch)
     world = World()
     sabotage(monkeypatch, world)
     found = outcome(*SABOTAGES[sabotage], world=world).violations
-    assert any(re.search("times|is in both|is nowhere|has vanished|is back|has expired", each) for each in found)
+    assert any(re.search("times|is in both|is nowhere|has vanished|is back|has expired", item) for item in found)
 
 
 # Those that a few random histories are enough for; the others take some hundred.

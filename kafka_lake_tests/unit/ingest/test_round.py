@@ -90,7 +90,7 @@ class Naps(Stop):
 def round_of(clock: Clock, *topics: Topic, others_wait: Any = lambda: False, settings: Continuous = SETTINGS) -> Any:
     stop = Naps()
     stop.clock = clock
-    by_name = {each.name: each for each in topics}
+    by_name = {item.name: item for item in topics}
     runners: Any = by_name
     return Round(
         runners,

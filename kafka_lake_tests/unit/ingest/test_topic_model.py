@@ -185,11 +185,11 @@ def produced(*kinds: str | None, partition: int = 0) -> tuple[str, Any]:
 def outcome(*history: Attempt | tuple[str, Any], conditions: Conditions = ALL) -> TopicWorld:
     """Return the world after a history, and after the undisturbed run that ends it."""
     world = TopicWorld(conditions)
-    for each in history:
-        if isinstance(each, Attempt):
-            world.run(each)
+    for item in history:
+        if isinstance(item, Attempt):
+            world.run(item)
         else:
-            world.do(*each)
+            world.do(*item)
     world.finish()
     return world
 
@@ -317,8 +317,8 @@ def test_ignored_records_are_counted_once_by_a_run_that_goes_on() -> None:
         while runner.next_commit():
             pass
         reports.append(runner.finish())
-    assert [each.total("ignored") for each in reports] == [1, 1, 0]
-    assert [each.total("elsewhere") for each in reports] == [1, 2, 0]
+    assert [report.total("ignored") for report in reports] == [1, 1, 0]
+    assert [report.total("elsewhere") for report in reports] == [1, 2, 0]
     assert not world.violations
 
 

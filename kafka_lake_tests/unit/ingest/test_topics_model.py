@@ -105,11 +105,11 @@ def test_each_record_of_each_topic_ends_in_one_place() -> None:
 def outcome(*history: Attempt | tuple[str, Any]) -> SharedWorld:
     """Return the world after a history, and after the undisturbed run that ends it."""
     world = SharedWorld()
-    for each in history:
-        if isinstance(each, Attempt):
-            world.run(each)
+    for event in history:
+        if isinstance(event, Attempt):
+            world.run(event)
         else:
-            world.do(*each)
+            world.do(*event)
     world.finish()
     return world
 
@@ -153,7 +153,7 @@ def test_topic_without_rows_skips_nothing_if_positions_are_gone() -> None:
         world.do(*event)
     assert world.run(latest) is None
     assert not read_state(world.view(TABLE)).positions  # type: ignore[arg-type]
-    assert [f"`kafka-lake reset {OTHER_TOPIC} --to …`" in each for each in world.violations] == [True, True]
+    assert [f"`kafka-lake reset {OTHER_TOPIC} --to …`" in violation for violation in world.violations] == [True, True]
     world.violations.clear()
     world.finish()
     assert not world.violations

@@ -154,7 +154,7 @@ def test_doctor_finds_what_spark_s_client_can_t_be_told(monkeypatch: pytest.Monk
     monkeypatch.setattr(doctor, "check_jars", lambda tell_user: "7")
     for part in ("check_catalog", "check_warehouse", "check_spark"):
         monkeypatch.setattr(doctor, part, lambda catalog: "there")
-    (told,) = [each for each in doctor.check_all(nullcontext, lambda _: None) if not each.passed]
+    (told,) = [check for check in doctor.check_all(nullcontext, lambda _: None) if not check.passed]
     assert told.part == "Brokers"
     assert "no equivalent of Kafka property ssl.crl.location" in told.message
     assert "librdkafka.ssl.crl.location" in told.remedy

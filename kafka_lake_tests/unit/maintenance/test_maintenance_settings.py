@@ -15,7 +15,7 @@ from kafka_lake_tests.unit.orchestration.test_clusters import Documents, loaded,
 def policies(documents: Documents) -> dict[str, Maintenance]:
     """Return the policy of each topic of a project."""
     with loaded(documents) as definitions:
-        return {each.full_topic: each.maintenance for each in topics_of(definitions.get_repository_def())}
+        return {topic.full_topic: topic.maintenance for topic in topics_of(definitions.get_repository_def())}
 
 
 def refusal(documents: Documents) -> str:
@@ -56,7 +56,7 @@ def test_a_cluster_s_settings_are_those_of_each_table_unless_it_has_its_own() ->
     documents = {"c": "KafkaCluster\nmaintenance: {expire_after: 30d}", "t": f"KafkaTopic\ntopic: t\n{tables}"}
     with loaded(documents) as definitions:
         (topic,) = topics_of(definitions.get_repository_def())
-    assert [each.maintenance.expire_after for each in topic.tables] == ["30d", "30d", "9d"]
+    assert [table.maintenance.expire_after for table in topic.tables] == ["30d", "30d", "9d"]
 
 
 def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:

@@ -63,7 +63,7 @@ def test_age_of_a_row_is_that_of_its_record() -> None:
     assert path(spec, spec.dead_letter_table) == ("timestamp",)
     assert path(replace(spec, maintenance=Maintenance()), spec.identifier) is None
     keyed = replace(spec, write="upsert", key=("id",))
-    assert [path(keyed, each) for each in keyed.identifiers] == [None] * 3
+    assert [path(keyed, item) for item in keyed.identifiers] == [None] * 3
 
 
 AT = Position(TopicIdentity("c", "id", "orders"), {0: 5})

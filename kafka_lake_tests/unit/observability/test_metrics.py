@@ -57,13 +57,13 @@ def now_of(ends: Mapping[int, int], low: int = 0) -> Watermarks:
 
 def values(samples: Iterator[Sample], metric: Metric, at: float = 1000.0) -> dict[tuple[str, ...], float]:
     """Return the samples of a metric by the labels that follow topic and table."""
-    found = [each for each in samples if each.metric is metric]
-    assert all(each.labels[:2] == KEY for each in found)
-    assert len({each.labels for each in found}) == len(found)
-    return {each.labels[2:]: each.at(at) for each in found}
+    found = [sample for sample in samples if sample.metric is metric]
+    assert all(item.labels[:2] == KEY for item in found)
+    assert len({item.labels for item in found}) == len(found)
+    return {item.labels[2:]: item.at(at) for item in found}
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda each: each.name)
+@pytest.mark.parametrize("metric", METRICS, ids=lambda value: value.name)
 def test_names_follow_the_conventions(metric: Metric) -> None:
     """https://prometheus.io/docs/practices/naming/."""
     assert re.fullmatch("[a-z][a-z0-9_]*", metric.name)
@@ -72,7 +72,7 @@ def test_names_follow_the_conventions(metric: Metric) -> None:
     assert not metric.name.endswith(("_count", "_sum", "_bucket", "_info", "_ms", "_minutes", "_kb"))
     assert metric.labels[:2] in ((), ("topic", "table"))
     assert metric.help.endswith(".")
-    assert [each.name for each in METRICS].count(metric.name) == 1
+    assert [item.name for item in METRICS].count(metric.name) == 1
 
 
 def test_what_the_brokers_tell_is_by_partition() -> None:
@@ -132,9 +132,9 @@ def tables(**more: Any) -> TopicTables:
 def test_what_the_tables_tell() -> None:
     samples = list(table_samples(KEY, tables()))
     of_table = {
-        (each.metric, each.labels[1]): each.value
-        for each in samples
-        if each.metric.name.startswith("kafka_lake_table_")
+        (sample.metric, sample.labels[1]): sample.value
+        for sample in samples
+        if sample.metric.name.startswith("kafka_lake_table_")
     }
     assert of_table[m.TABLE_ROWS, "shop.orders"] == 100
     assert of_table[m.TABLE_DELETED_SHARE, "shop.letters"] == 0.25
@@ -144,9 +144,9 @@ def test_what_the_tables_tell() -> None:
     assert (m.TABLE_TIME, "shop.letters") not in of_table
     assert (m.TABLE_COMPACTED, "shop.orders") not in of_table
     assert of_table[m.TABLE_COMPACTED, "shop.letters"] == 5
-    ours = iter(each for each in samples if each.labels[1] == KEY[1])
+    ours = iter(sample for sample in samples if sample.labels[1] == KEY[1])
     assert values(ours, m.WAITING) == {(): 3}
-    assert m.LAST_COMMIT not in {each.metric for each in table_samples(KEY, tables(committed_at=None))}
+    assert m.LAST_COMMIT not in {sample.metric for sample in table_samples(KEY, tables(committed_at=None))}
 
 
 def test_counters_are_there_before_the_first_commit() -> None:
@@ -177,7 +177,7 @@ def test_losses_are_counted_and_added_up_where_it_is_known_how_many_records() ->
 
 
 def of(latest: LatestSamples, now: float, clusters: int = 1) -> dict[tuple[str, tuple[str, ...]], float]:
-    return {(each.metric.name, each.labels): each.at(now) for each in latest.samples(now, clusters)}
+    return {(sample.metric.name, sample.labels): sample.at(now) for sample in latest.samples(now, clusters)}
 
 
 def test_values_vanish_when_their_part_fails_or_grows_old_and_come_back() -> None:
@@ -296,8 +296,8 @@ class Asked:
         return answer
 
     def _times(self, _: Any, places: set[RecordReference], __: float) -> dict[RecordReference, float | None]:
-        self.asked += [each.topic for each in places]
-        return {each: self.came[each.topic] for each in places if each.topic in self.came}
+        self.asked += [place.topic for place in places]
+        return {place: self.came[place.topic] for place in places if place.topic in self.came}
 
     def collected(self) -> dict[tuple[str, tuple[str, ...]], float]:
         self.collector.collect()

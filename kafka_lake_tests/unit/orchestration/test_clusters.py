@@ -93,7 +93,7 @@ def test_a_topic_of_the_same_name_in_two_clusters_shares_nothing() -> None:
         assert resources.keys() == own | {"catalog", "spark"}
         assert resources["kafka_eu"].cluster().bootstrap_servers == "eu:9092"
         assert resources["kafka_us"].spark_options()["kafka.bootstrap.servers"] == "us:9092"
-        sensors = {each.name: each for each in repository.sensor_defs}
+        sensors = {sensor.name: sensor for sensor in repository.sensor_defs}
         kinds = ("kafka_offsets", "kafka_maintenance")
         assert sensors.keys() == {f"{kind}_{cluster}" for kind in kinds for cluster in ("eu", "us")}
         chosen: Any = sensors["kafka_offsets_eu"].asset_selection
@@ -114,7 +114,7 @@ def test_a_single_cluster_with_a_name_has_it_everywhere_too() -> None:
     with loaded(one) as definitions:
         assert definitions.resources is not None
         assert definitions.resources.keys() == {"kafka_eu", "registry_eu", "catalog", "spark"}
-        sensors = {each.name for each in definitions.get_repository_def().sensor_defs}
+        sensors = {sensor.name for sensor in definitions.get_repository_def().sensor_defs}
         assert sensors == {"kafka_offsets_eu", "kafka_maintenance_eu"}
 
 
@@ -153,7 +153,7 @@ def test_catalog_and_spark_are_in_one_of_the_documents() -> None:
 )
 def test_a_mistake_is_refused_with_its_documents(changed: Documents, said: list[str]) -> None:
     told = refusal({**TWO, **changed})
-    assert [each for each in said if each not in told] == [], told
+    assert [item for item in said if item not in told] == [], told
 
 
 def test_a_topic_of_a_cluster_where_the_only_one_has_no_name_is_refused() -> None:
@@ -311,7 +311,7 @@ def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("project")
 def test_a_command_takes_a_topic_with_its_clusters_name() -> None:
-    assert [each.cluster for each in kafka_lake.cli.project.topic_tables("us/orders")] == ["us"]
+    assert [table.cluster for table in kafka_lake.cli.project.topic_tables("us/orders")] == ["us"]
     with pytest.raises(ConfigurationError) as refused:
         kafka_lake.cli.project.topic_tables("orders")
     assert str(refused.value) == (
@@ -357,7 +357,7 @@ def test_status_shows_the_clusters_that_answer(monkeypatch: pytest.MonkeyPatch) 
     done = CliRunner().invoke(app, ["status", "--json"])
     assert done.exit_code == 1
     assert "Kafka cluster eu: The cluster at eu:9092 didn't answer" in done.stderr
-    assert [(each["cluster"], each["table"]) for each in json.loads(done.stdout)] == [("us", "us.orders")]
+    assert [(load["cluster"], load["table"]) for load in json.loads(done.stdout)] == [("us", "us.orders")]
 
 
 def test_a_document_by_discover_names_the_cluster(tmp_path: Path) -> None:
@@ -382,7 +382,9 @@ def test_the_doctor_examines_each_cluster(monkeypatch: pytest.MonkeyPatch) -> No
         raise AssertionError("no cluster here is the environment's")
         yield
 
-    found = {each.part: each for each in doctor.check_all(untouched, print, kafka_lake.cli.project.configured_clusters)}
+    found = {
+        check.part: check for check in doctor.check_all(untouched, print, kafka_lake.cli.project.configured_clusters)
+    }
     assert (found["Brokers eu"].message, found["Brokers us"].message) == ("eu:9092", "us:9092")
     assert found["Schema registry eu"].passed
     assert "KAFKA_LAKE_REGISTRY__US__URL" in found["Schema registry us"].remedy

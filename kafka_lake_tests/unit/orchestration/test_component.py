@@ -154,7 +154,7 @@ def test_tables_whose_names_are_alike_are_loaded_beside_each_other(pairs):
     loaded = [load(f"topic: t{number}\ntable: {a}.{b}")[1] for number, (a, b) in enumerate(pairs)]
     graph = resolved(dg.Definitions.merge(*loaded))
     tables = [graph.get(key) for key in graph.materializable_asset_keys]
-    assert len({each.pools.copy().pop() for each in tables}) == len(pairs)
+    assert len({table.pools.copy().pop() for table in tables}) == len(pairs)
 
 
 @pytest.mark.parametrize("name", ["a/b", "", " a", "a#b", "a?b", "a%20b", "a.b.c", ".a", "a.", "x" * 256])

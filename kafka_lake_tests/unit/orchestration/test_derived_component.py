@@ -53,7 +53,7 @@ def refusal(documents: Documents) -> str:
 
 def with_derived(*tables: Mapping[str, Any]) -> Documents:
     # JSON is YAML.
-    return {**PROJECT, **{f"d_{number}": f"DerivedTable\n{json.dumps(each)}" for number, each in enumerate(tables)}}
+    return {**PROJECT, **{f"d_{number}": f"DerivedTable\n{json.dumps(item)}" for number, item in enumerate(tables)}}
 
 
 def test_a_document_becomes_an_asset_below_its_upstream_tables() -> None:
@@ -76,8 +76,8 @@ def test_a_document_becomes_an_asset_below_its_upstream_tables() -> None:
         sensor = repository.get_sensor_def("derived_tables")
         chosen: Any = sensor.asset_selection
         assert len(chosen.resolve(graph)) == 3
-        assert [each.cron_schedule for each in repository.schedule_defs] == ["0 * * * *"]
-        specs = {each.table: each for each in derived_of(repository)}
+        assert [schedule.cron_schedule for schedule in repository.schedule_defs] == ["0 * * * *"]
+        specs = {spec.table: spec for spec in derived_of(repository)}
         assert specs["revenue"] == DerivedTable(
             table="revenue", sources=("orders",), write="aggregate", key=REVENUE["key"], sql=REVENUE["sql"]
         )
@@ -87,13 +87,13 @@ def test_a_document_becomes_an_asset_below_its_upstream_tables() -> None:
 
 def test_a_project_without_derived_tables_has_no_sensor_for_them() -> None:
     with loaded(PROJECT) as definitions:
-        assert "derived_tables" not in {each.name for each in definitions.get_repository_def().sensor_defs}
+        assert "derived_tables" not in {sensor.name for sensor in definitions.get_repository_def().sensor_defs}
 
 
 def test_a_key_of_columns_is_a_list_or_one_name() -> None:
     newest = {"table": "newest", "from": ["orders"], "write": "upsert", "key": "id", "sql": "SELECT id FROM orders"}
     with loaded(with_derived(newest, {**newest, "table": "other", "key": ["id"]})) as definitions:
-        assert [each.key for each in derived_of(definitions.get_repository_def())] == [{"id": "id"}] * 2
+        assert [spec.key for spec in derived_of(definitions.get_repository_def())] == [{"id": "id"}] * 2
 
 
 @pytest.mark.parametrize(
@@ -128,12 +128,12 @@ def test_rules_are_checks_that_fail_a_run_by_default() -> None:
         repository = definitions.get_repository_def()
         graph = repository.asset_graph
         keys = graph.get(dg.AssetKey(["lake", "revenue"])).check_keys
-        blocking = {each.name: graph.get_check_spec(each).blocking for each in keys}
+        blocking = {key.name: graph.get_check_spec(key).blocking for key in keys}
         assert blocking == {
             "audit": True, "rule_not_null_hour": True, "rule_range_revenue": False,
         }  # fmt: skip
         (spec,) = derived_of(repository)
-        assert [each.on_failure for each in spec.named_rules] == ["fail", "warn"]
+        assert [rule.on_failure for rule in spec.named_rules] == ["fail", "warn"]
 
 
 def test_tables_that_are_made_from_each_other_are_refused() -> None:
@@ -157,7 +157,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "derived-tables.md"
 EXAMPLES = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(type: .*?)```", PAGE.read_text(), re.DOTALL)]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each["attributes"]["table"])
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda item: item["attributes"]["table"])
 def test_each_example_of_the_page_loads(example: dict[str, Any]) -> None:
     attributes = example["attributes"]
     topics = {
@@ -167,8 +167,8 @@ def test_each_example_of_the_page_loads(example: dict[str, Any]) -> None:
     }
     kind = example["type"].removeprefix("kafka_lake.")
     with loaded({"cluster": "KafkaCluster", **topics, "derived": f"{kind}\n{json.dumps(attributes)}"}) as definitions:
-        assert [each.table for each in derived_of(definitions.get_repository_def())] == [attributes["table"]]
+        assert [spec.table for spec in derived_of(definitions.get_repository_def())] == [attributes["table"]]
 
 
 def test_the_page_has_an_example_of_each_way_to_write() -> None:
-    assert {each["attributes"]["write"] for each in EXAMPLES} == {"append", "upsert", "aggregate", "replace"}
+    assert {example["attributes"]["write"] for example in EXAMPLES} == {"append", "upsert", "aggregate", "replace"}

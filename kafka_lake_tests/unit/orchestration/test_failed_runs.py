@@ -33,9 +33,9 @@ def ended(topic: str, error: Exception | None, *others: str) -> None:
 
         return read
 
-    @dg.job(tags={member_tag(each): each for each in (topic, *others)})
+    @dg.job(tags={member_tag(other): other for other in (topic, *others)})
     def made() -> None:
-        for name, its in ((topic, error), *((each, None) for each in others)):
+        for name, its in ((topic, error), *((other, None) for other in others)):
             op(name, its)()
 
     with dagster_at_hand() as instance:

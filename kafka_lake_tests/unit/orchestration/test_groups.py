@@ -24,8 +24,8 @@ def test_few_due_topics_share_one_run():
 
 def test_many_due_topics_fill_all_places_but_one():
     found = groups(due(50), 0, 3)
-    assert [len(each) for each in found] == [25, 25]
-    assert sorted(name for each in found for name in each) == [each.name for each in due(50)]
+    assert [len(item) for item in found] == [25, 25]
+    assert sorted(name for item in found for name in item) == [item.name for item in due(50)]
 
 
 @pytest.mark.parametrize(("in_flight", "runs"), [(1, 1), (2, 1), (3, 0), (4, 0)])
@@ -39,8 +39,8 @@ def test_one_place_serves_all_topics():
 
 def test_pending_records_are_dealt_evenly():
     found = groups([*due(8), Due("large", 900_000), Due("larger", 1_000_000)], 0, 3)
-    assert [len(each) for each in found] == [5, 5]
-    assert [{"large", "larger"} & set(each) for each in found] == [{"large"}, {"larger"}]
+    assert [len(item) for item in found] == [5, 5]
+    assert [{"large", "larger"} & set(item) for item in found] == [{"large"}, {"larger"}]
 
 
 def test_topics_beyond_the_limit_of_a_run_wait():
@@ -57,12 +57,12 @@ def test_topic_far_behind_shares_no_run():
 def test_no_topic_is_in_two_runs_and_no_run_is_empty(pending, in_flight, places):
     topics = [Due(f"t{number}", offsets) for number, offsets in enumerate(pending)]
     found = groups(topics, in_flight, places)
-    names = [name for each in found for name in each]
+    names = [name for item in found for name in item]
     assert len(names) == len(set(names))
     assert all(found)
     assert in_flight + len(found) <= max(places, in_flight)
-    offsets = {each.name: each.offsets for each in topics}
-    assert all(sum(offsets[name] for name in each) <= 5 * FAR_BEHIND for each in found)
+    offsets = {topic.name: topic.offsets for topic in topics}
+    assert all(sum(offsets[name] for name in item) <= 5 * FAR_BEHIND for item in found)
     assert bool(found) == (bool(topics) and in_flight < places)
 
 

@@ -79,7 +79,7 @@ def test_a_run_says_that_it_lives_again_and_again(instance):
         assert instance.get_run_by_id(run.run_id).tags[HEARTBEAT_TAG].startswith(name_of(os.getpid()))
         assert again.wait(20)
     assert seen.pop() == "done"
-    moments = [datetime.fromisoformat(each.rpartition(" ")[2]) for each in seen if each != "fails"]
+    moments = [datetime.fromisoformat(item.rpartition(" ")[2]) for item in seen if item != "fails"]
     assert moments == sorted(moments)
     assert len(set(moments)) > 1
     assert "alive" not in {thread.name for thread in threading.enumerate()}
@@ -104,12 +104,12 @@ def test_runs_of_processes_that_are_gone_are_ended(instance, process):
     instance.add_run_tags(dead.run_id, {HEARTBEAT_TAG: said(name_of(gone.pid))})
     gone.kill()
     gone.wait()
-    found = [instance.get_run_by_id(each.run_id) for each in (living, dead)]
-    assert [each.run_id for each in end_dead(instance, found, NOW.timestamp)] == [living.run_id]
+    found = [instance.get_run_by_id(item.run_id) for item in (living, dead)]
+    assert [item.run_id for item in end_dead(instance, found, NOW.timestamp)] == [living.run_id]
     assert status(instance, living) is dg.DagsterRunStatus.STARTED
     assert status(instance, dead) is dg.DagsterRunStatus.FAILURE
     messages = [entry.message for entry in instance.all_logs(dead.run_id)]
-    assert any("is gone. What it has committed stays." in each for each in messages), messages
+    assert any("is gone. What it has committed stays." in message for message in messages), messages
 
 
 @dg.op
@@ -144,7 +144,7 @@ def test_a_run_that_has_ended_meanwhile_is_left_as_it_is(instance, monkeypatch):
 
 def test_of_other_hosts_only_silence_tells(instance):
     quiet, silent = (begun(instance, said("elsewhere:boot:1:17:123", seconds)) for seconds in (600, 1200))
-    assert [each.run_id for each in end_dead(instance, [quiet, silent], NOW.timestamp)] == [quiet.run_id]
+    assert [item.run_id for item in end_dead(instance, [quiet, silent], NOW.timestamp)] == [quiet.run_id]
     assert status(instance, silent) is dg.DagsterRunStatus.FAILURE
 
 
@@ -152,7 +152,7 @@ def test_runs_that_have_not_begun_and_those_of_others_are_left_alone(instance):
     waits = dg.DagsterRunStatus.STARTING
     runs = [begun(instance, said("elsewhere:boot:1:17:123", 10_000), waits), begun(instance, None)]
     assert end_dead(instance, runs, NOW.timestamp) == runs
-    assert [status(instance, each) for each in runs] == [waits, dg.DagsterRunStatus.STARTED]
+    assert [status(instance, run) for run in runs] == [waits, dg.DagsterRunStatus.STARTED]
 
 
 def test_a_run_of_the_sensors_that_died_before_its_step_began_is_ended(instance):
@@ -160,7 +160,7 @@ def test_a_run_of_the_sensors_that_died_before_its_step_began_is_ended(instance)
     asked, others = (instance.create_run_for_job(job, tags=tags) for tags in ({TOPIC_TAG: "pizzas"}, {}))
     for run in (asked, others):
         instance.report_dagster_event(dg.DagsterEvent("PIPELINE_START", job.name), run.run_id)
-    runs = [instance.get_run_by_id(each.run_id) for each in (asked, others)]
+    runs = [instance.get_run_by_id(item.run_id) for item in (asked, others)]
     began = instance.get_run_record_by_id(asked.run_id).start_time
     assert end_dead(instance, runs, lambda: began + 600) == runs
     assert end_dead(instance, runs, lambda: began + 1200) == runs[1:]

@@ -45,9 +45,9 @@ class Project:
         """Load all definitions; return what they say of topics, by topic."""
         asked = self.asked
         with self._sandbox.build_all_defs() as definitions:
-            found = [dict(each.metadata) for each in definitions.resolve_all_asset_specs()]
+            found = [dict(item.metadata) for item in definitions.resolve_all_asset_specs()]
         assert self.asked == asked, "loading asks no broker"
-        return {spec.topic: spec for each in found if isinstance(spec := each.get(SPEC), TopicTable)}
+        return {spec.topic: spec for item in found if isinstance(spec := item.get(SPEC), TopicTable)}
 
 
 @pytest.fixture
@@ -91,13 +91,13 @@ overrides:
     )
     many.refreshed()
     found = many.tables()
-    assert {name: each.identifier for name, each in found.items()} == {
+    assert {name: value.identifier for name, value in found.items()} == {
         "shop.orders": ("shop", "orders"), "shop.Users-v2": ("shop", "raw_users_v2"), "crm.users": ("crm", "raw_users"),
     }  # fmt: skip
-    assert {name: each.max_dead_letters for name, each in found.items()} == {
+    assert {name: value.max_dead_letters for name, value in found.items()} == {
         "shop.orders": "5%", "shop.Users-v2": 10, "crm.users": 3,
     }  # fmt: skip
-    assert all(each.start == "latest" and not each.samples for each in found.values())
+    assert all(item.start == "latest" and not item.samples for item in found.values())
     assert (found["shop.orders"].write, found["shop.orders"].key) == ("upsert", ("id",))
     assert found["crm.users"].partition_by == ("day(_kafka.timestamp)",)
 
@@ -211,7 +211,7 @@ def test_an_override_for_a_topic_by_name_is_for_no_other_that_the_name_matches(p
         ["shop.orders", "shop2orders", "crm.a"],
     )
     many.refreshed()
-    assert {name: (each.samples, each.max_dead_letters) for name, each in many.tables().items()} == {
+    assert {name: (item.samples, item.max_dead_letters) for name, item in many.tables().items()} == {
         "shop.orders": (False, None), "shop2orders": (True, None), "crm.a": (True, 5),
     }  # fmt: skip
 
@@ -230,8 +230,8 @@ def test_documents_about_several_clusters_dont_share_what_is_known(
         monkeypatch.setenv(f"KAFKA_LAKE_KAFKA__{cluster.upper()}__BOOTSTRAP_SERVERS", f"{cluster}:9092")
     monkeypatch.setattr(Brokers, "topics", lambda brokers: [f"of_{brokers.bootstrap_servers[:2]}"])
     with many._sandbox.build_all_defs() as definitions:
-        for each in definitions.component_tree.get_all_components(KafkaTopics):
-            each.refresh()
+        for component in definitions.component_tree.get_all_components(KafkaTopics):
+            component.refresh()
     assert {name: spec.cluster for name, spec in many.tables().items()} == {"of_eu": "eu", "of_us": "us"}
 
 
@@ -290,7 +290,7 @@ def test_the_sensor_of_a_cluster_without_any_topic_says_what_to_do(project: Any)
     many = project({"many": "KafkaTopics\ntopics: shop\\..*"})
     with many._sandbox.build_all_defs() as definitions:
         repository = definitions.get_repository_def()
-        asked = {name: each for name, each in definitions.resources.items() if name in ("kafka", "catalog")}
+        asked = {name: item for name, item in definitions.resources.items() if name in ("kafka", "catalog")}
         with dg.DagsterInstance.ephemeral() as instance:
             context = dg.build_sensor_context(instance=instance, repository_def=repository, resources=asked)
             told = repository.get_sensor_def("kafka_offsets").evaluate_tick(context).skip_message

@@ -211,7 +211,7 @@ def test_the_sensor_asks_for_the_job_and_its_tables(catalog: LakeCatalog, instan
     job = build_maintenance_job()
     sensor = build_maintenance_sensor(job, 300, True)
     definitions = dg.Definitions(
-        assets=[each for spec in SPECS for each in build_topic_assets(spec, Presentation("g"))],
+        assets=[asset for spec in SPECS for asset in build_topic_assets(spec, Presentation("g"))],
         sensors=[sensor],
         jobs=[job],
         resources={

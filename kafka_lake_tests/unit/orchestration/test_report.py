@@ -47,7 +47,7 @@ def test_a_record_from_the_future_is_new():
 @given(st.lists(st.none() | ages))
 def test_a_run_tells_of_the_record_that_waited_longest_and_of_the_one_that_waited_least(every):
     found = report(*map(commit, every)).waited()
-    timed = [each for each in every if each]
+    timed = [item for item in every if item]
     if not timed:
         assert found is None
     else:
@@ -73,7 +73,7 @@ def test_what_one_report_told_the_later_ones_tell_as_well(reports: int) -> None:
         found(8, 60.0, told("schema_evolution", 2, (LEFT_OUT,)), told("data_loss", 2)),
         found(9, 120.0, told("schema_evolution", 3), told("data_loss", 3)),
     ]
-    parts = {1: [commits], 2: [commits[:1], commits[1:]], 3: [[each] for each in commits]}[reports]
+    parts = {1: [commits], 2: [commits[:1], commits[1:]], 3: [[item] for item in commits]}[reports]
     so_far = RunSoFar()
     for part in parts:
         so_far = so_far.plus(report(*part))

@@ -77,23 +77,23 @@ def test_a_table_of_a_topic_is_no_other_topics() -> None:
     routed, _ = load(ROUTED)
     other, _ = load("topic: orders\ntable: shop.orders")
     letters, _ = load("topic: letters\ntable: web.clicks__dead_letters")
-    for each in (other, letters):
+    for item in (other, letters):
         with pytest.raises(ConfigurationError, match="would belong to two topics"):
-            check_shared_tables([routed, each])
+            check_shared_tables([routed, item])
 
 
 def test_each_table_is_an_asset_of_the_topics_run() -> None:
     _, defs = load(ROUTED)
-    every = [each.specs if isinstance(each, dg.AssetsDefinition) else [each] for each in defs.assets or ()]
-    specs = {each.key.to_user_string(): each for each in chain(*every) if isinstance(each, dg.AssetSpec)}
+    every = [item.specs if isinstance(item, dg.AssetsDefinition) else [item] for item in defs.assets or ()]
+    specs = {item.key.to_user_string(): item for item in chain(*every) if isinstance(item, dg.AssetSpec)}
     assert {*specs} == {"kafka/shop.events", "shop/events", "shop/orders", "web/clicks"}
-    topics = topics_in(each.metadata for each in specs.values())
-    assert [(each.topic, len(each.tables)) for each in topics] == [("shop.events", 3)]
+    topics = topics_in(spec.metadata for spec in specs.values())
+    assert [(topic.topic, len(topic.tables)) for topic in topics] == [("shop.events", 3)]
 
 
 def test_each_table_is_shown_as_its_settings_say() -> None:
     _, defs = load(ROUTED)
-    shown = {each.key.to_user_string(): each for each in resolved(defs).asset_nodes}
+    shown = {node.key.to_user_string(): node for node in resolved(defs).asset_nodes}
     assert (shown["shop/orders"].group_name, shown["shop/orders"].description) == ("sales", "Each order.")
     assert shown["web/clicks"].group_name == "web"
     assert shown["web/clicks"].tags["pii"] == "true"

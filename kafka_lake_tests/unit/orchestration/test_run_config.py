@@ -68,7 +68,7 @@ def test_replay_job_gives_no_io_manager_anything_to_write() -> None:
         jobs = definitions.get_repository_def().get_all_jobs()
         steps = [op for job in jobs if job.name.startswith("replay") for op in job.all_node_defs]
     assert len(steps) == 2
-    assert all(each.dagster_type.is_nothing for op in steps for each in op.output_defs)
+    assert all(output.dagster_type.is_nothing for op in steps for output in op.output_defs)
 
 
 def _asks(resources: dict[str, Any]) -> dg.Definitions:

@@ -195,7 +195,7 @@ def test_a_topic_whose_runs_fail_is_left_alone_for_longer_and_longer(instance, c
         instance.report_run_failed(run)
         clock["now"] = instance.get_run_record_by_id(run.run_id).end_time
     assert asked[0] == 0
-    assert [round(each / 5) for each in asked[1:]] == [1, 2, 4]
+    assert [round(item / 5) for item in asked[1:]] == [1, 2, 4]
     (record,) = instance.get_run_records(limit=1)
     instance.delete_run(record.dagster_run.run_id)
 
@@ -513,7 +513,7 @@ def test_failed_topic_of_a_shared_run_is_retried_alone(instance, catalog, due, m
     (others,) = tick(instance, catalog, MANY).run_requests
     assert list(others.asset_selection) == [table_key(MANY[0]), table_key(MANY[2])], "b pauses"
     monkeypatch.setattr(topic_runs, "FIRST_PAUSE", 0.0)
-    again = {each.tags[TOPIC_TAG]: each for each in tick(instance, catalog, MANY).run_requests}
+    again = {request.tags[TOPIC_TAG]: request for request in tick(instance, catalog, MANY).run_requests}
     assert set(again) == {"a [0…1], c [0…1]", "b"}
     assert again["b"].run_config["ops"]["pizza__b"]["config"]["catch_up_for"] == 0.0
     finish(instance, again["b"])
@@ -585,5 +585,5 @@ def test_shared_run_that_would_wait_for_one_topic_is_requested_without_it(instan
 def test_topic_far_behind_gets_a_run_of_its_own(instance, catalog, due, answers):
     answers["b"] = replace(answers["b"], end={0: FAR_BEHIND, 1: 1})
     requests = tick(instance, catalog, MANY, Pace(5.0, 300.0)).run_requests
-    assert [each.tags[TOPIC_TAG] for each in requests] == ["a [0…1], c [0…1]", "b"]
+    assert [request.tags[TOPIC_TAG] for request in requests] == ["a [0…1], c [0…1]", "b"]
     assert requests[1].run_config["ops"]["pizza__b"]["config"]["catch_up_for"] == 0.0

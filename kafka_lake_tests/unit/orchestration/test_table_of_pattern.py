@@ -17,15 +17,15 @@ ALL = "KafkaTopic\ntopics: {pattern: shop\\..*, exclude: .*\\.internal}\ntable: 
 
 def refreshed(many: Project) -> None:
     with many._sandbox.build_all_defs() as definitions:
-        for each in definitions.component_tree.get_all_components(KafkaTopic):
-            if each.pattern is not None:
-                each.keep(many._topics())
+        for component in definitions.component_tree.get_all_components(KafkaTopic):
+            if component.pattern is not None:
+                component.keep(many._topics())
 
 
 def told(many: Project) -> str:
     with many._sandbox.build_all_defs() as definitions:
         found = definitions.component_tree.get_all_components(KafkaTopic)
-        return new_topics([each for each in found if each.pattern is not None], many.topics)
+        return new_topics([item for item in found if item.pattern is not None], many.topics)
 
 
 def refused(many: Project) -> str:
@@ -52,7 +52,9 @@ def test_topics_that_match_fill_one_table_once_they_are_known(project: Any, capl
     assert many.tables()["shop.orders"].topics == ("shop.orders",)
     with many._sandbox.build_all_defs() as definitions:
         (document,) = [
-            each for each in definitions.component_tree.get_all_components(KafkaTopic) if each.pattern is not None
+            component
+            for component in definitions.component_tree.get_all_components(KafkaTopic)
+            if component.pattern is not None
         ]
         assert (document.known(), document.gone(many.topics)) == ([("shop.orders", "lake.shop")], ["shop.orders"])
     refreshed(many)
@@ -63,9 +65,9 @@ def test_a_pattern_of_a_table_comes_before_those_that_give_tables_of_their_own(p
     many = project({"all": ALL, "rest": "KafkaTopics\ntopics: .*"})
     many.refreshed("rest")
     # As long as the table doesn't have them, they stay where they are.
-    assert {topic: each.topics for topic, each in many.tables().items()} == dict.fromkeys(many._topics(), ())
+    assert {topic: item.topics for topic, item in many.tables().items()} == dict.fromkeys(many._topics(), ())
     refreshed(many)
-    tables = {topic: each.topics for topic, each in many.tables().items()}
+    tables = {topic: item.topics for topic, item in many.tables().items()}
     assert tables == {
         "shop.Users-v2": ("shop.Users-v2", "shop.orders"), "shop.users.internal": (), "crm.users": (), "payments": (),
     }  # fmt: skip

@@ -68,7 +68,7 @@ def test_no_commit_of_a_topic_loses_or_moves_the_position_of_another(
         assert offset == expected.get(topic, 0) + count
         expected[topic] = offset
         summary = positions_summary(at(topic, offset), found)
-        assert {name: each.offsets[0] for name, each in positions_in(summary).items()} == expected
+        assert {name: item.offsets[0] for name, item in positions_in(summary).items()} == expected
         assert summary[TOPIC] == topic
 
 
@@ -79,7 +79,7 @@ def append(catalog: LakeCatalog) -> Callable[..., Any]:
     table = catalog.pyiceberg.create_table_if_not_exists(SHARED.identifier, rows.schema)
 
     def appended(own: Position | None, *others: Position) -> Any:
-        carried = {each.identity.topic: each for each in others}
+        carried = {other.identity.topic: other for other in others}
         table.append(rows, snapshot_properties=positions_summary(own, carried) if own else {})
         return table.refresh()
 
@@ -108,7 +108,7 @@ def test_the_log_of_a_table_tells_whose_commit_it_was(append: Callable[..., Any]
     append(at("b", 3), at("a", 2))
     table = append(at("a", 5), at("b", 3))
     newest, second, _ = snapshot_log(table)
-    assert [(each.partition, each.start, each.end) for each in newest.offsets] == [(0, 2, 5)]
+    assert [(offset.partition, offset.start, offset.end) for offset in newest.offsets] == [(0, 2, 5)]
     assert (newest.note, second.note) == ("Topic a.", "Topic b.")
 
 
@@ -164,10 +164,10 @@ def test_a_document_of_several_topics_is_one_table_below_all_of_them() -> None:
     assert isinstance(partitions, dg.DynamicPartitionsDefinition)
     assert partitions.name == "kafka/shop/both/topics"
     specs = topics_of(whole.get_repository_def())
-    assert [(each.topic, each.identifier, each.topics) for each in specs] == [
+    assert [(spec.topic, spec.identifier, spec.topics) for spec in specs] == [
         (topic, ("shop", "both"), ("a", "b...c")) for topic in ("a", "b...c")
     ]
-    assert [each.topic for each in once_each(specs)] == ["b...c"]
+    assert [item.topic for item in once_each(specs)] == ["b...c"]
 
 
 def test_two_documents_with_a_topic_in_common_are_refused() -> None:
@@ -227,7 +227,7 @@ def test_the_sensor_asks_for_one_run_of_all_topics(catalog: LakeCatalog, append:
 
 
 def test_how_fresh_a_table_is_tells_its_slowest_topic() -> None:
-    a, b = (replace(each, max_age="1m") for each in SHARED.each_topic)
+    a, b = (replace(topic, max_age="1m") for topic in SHARED.each_topic)
     other = TopicTable("d", max_age="1m")
     (found, alone) = _by_table([Freshness(a, 3, 90.0), Freshness(b, 2, 0.0), Freshness(other, 1, 5.0)])
     assert (found.offsets, found.age, found.is_fresh) == (5, 90.0, False)
@@ -254,7 +254,7 @@ class _Frames:
         self.topics = topics
 
     def furthest(self, _rows: Any, _column: str) -> list[dict[str, Any]]:
-        return [{"topic": each, "topic_id": f"id of {each}", "partition": 0, "last": 6} for each in self.topics]
+        return [{"topic": topic, "topic_id": f"id of {topic}", "partition": 0, "last": 6} for topic in self.topics]
 
 
 def _context(now: Watermarks, *rows: str, **settings: Any) -> Any:
@@ -296,7 +296,7 @@ def test_topic_begins_once_in_a_table_of_other_topics(catalog: LakeCatalog) -> N
     row = pa.table({"_kafka": pa.array([{"topic": "a", "partition": 0, "offset": 4}], ORIGIN)})
 
     def append(own: Position, *others: Position) -> int:
-        table.append(row, snapshot_properties=positions_summary(own, {each.identity.topic: each for each in others}))
+        table.append(row, snapshot_properties=positions_summary(own, {other.identity.topic: other for other in others}))
         return table.refresh().current_snapshot().snapshot_id  # type: ignore[union-attr]
 
     def position(*rows: str, **settings: Any) -> Position | None:
@@ -330,7 +330,7 @@ def test_topic_that_fails_does_not_keep_others_from_being_read() -> None:
         each_topic(chosen, "run", run, warned.append)
     assert list(left.value.errors) == ["a"], "nothing is to be read of a topic that isn't there"
     assert list(left.value.report.reached) == ["c"]
-    assert [each.partition(":")[0] for each in warned] == ["Topic a is left out", "Topic b is left out"]
+    assert [item.partition(":")[0] for item in warned] == ["Topic a is left out", "Topic b is left out"]
     errors["a"] = KafkaError("No answer.")
     with pytest.raises(LeftBehindError) as left:
         each_topic(chosen, "run", run, warned.append)
@@ -343,5 +343,5 @@ def test_topic_that_fails_does_not_keep_others_from_being_read() -> None:
 
 def test_what_is_true_of_a_table_is_told_once() -> None:
     assets = build_topic_assets(SHARED, Presentation("g"))
-    keys = [each.key for each in assets if isinstance(each, dg.AssetSpec)]
+    keys = [asset.key for asset in assets if isinstance(asset, dg.AssetSpec)]
     assert len(set(keys)) == len(keys)

@@ -70,4 +70,4 @@ def test_no_broker_is_an_error_that_names_the_address(monkeypatch: pytest.Monkey
 
 def test_an_order_of_the_demo_is_known_by_its_id_and_other_records_are_none():
     values = [b'{"order_id": 7}', b'{"order_id": "x"}', b'{"order', b"[]", b"{}", None]
-    assert [orders.id_of(each) for each in values] == [7, -1, -1, -1, -1, -1]
+    assert [orders.id_of(value) for value in values] == [7, -1, -1, -1, -1, -1]

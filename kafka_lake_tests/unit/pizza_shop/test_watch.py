@@ -45,8 +45,8 @@ def test_made_are_those_that_succeeded_afterwards_oldest_first() -> None:
         run("by hand", ended=13, sensor=""),
         Run("another table", "SUCCESS", "kafka_offsets", "__ASSET_JOB", ("pizza/top_stores",), 11),
     ]
-    assert [each.run_id for each in made(runs, TABLE, 9)] == ["early", "late", "by hand"]
-    assert [each.run_id for each in made(runs, TABLE, 9, by_sensor=True)] == ["early", "late"]
+    assert [answer.run_id for answer in made(runs, TABLE, 9)] == ["early", "late", "by hand"]
+    assert [answer.run_id for answer in made(runs, TABLE, 9, by_sensor=True)] == ["early", "late"]
 
 
 @pytest.mark.processes
@@ -54,7 +54,7 @@ def test_it_waits_until_the_runs_are_done_and_tells_for_what() -> None:
     said: list[str] = []
     told = Told([[], [run("12345678-9", "STARTED", ended=0)], [run("12345678-9")]])
     found = watch(told, said).until(lambda runs: bool(made(runs, TABLE, 0)), "the sensor")
-    assert [each.run_id for each in found] == ["12345678-9"]
+    assert [item.run_id for item in found] == ["12345678-9"]
     assert said == ["Waiting for the sensor", "run 12345678 of pizza/deliveries: STARTED"]
     assert set(told.asked) == {5.0}
 

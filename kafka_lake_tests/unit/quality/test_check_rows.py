@@ -44,6 +44,6 @@ def test_no_record_is_refused_if_a_rule_fails_the_commit(
     monkeypatch.setattr(module, "added_rows", lambda *_: None)
     validation = module.check_rows(context, plan, staged, declared=False)
     assert evaluated == [(by_spark,)]
-    assert [each.rule for each in validation.results] == [by_tasks, by_spark, counted]
+    assert [item.rule for item in validation.results] == [by_tasks, by_spark, counted]
     assert validation.results[0].fails is fails
     assert (validation.refused is None) is fails

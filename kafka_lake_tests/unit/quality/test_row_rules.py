@@ -144,7 +144,7 @@ def test_column_that_is_not_there_yet_is_null_and_named() -> None:
     entries = [in_range("later", 0), like("a"), RuleEntry(not_null=("who.age",))]
     made = rules(*entries)
     assert made.unknown == {"range_later": ("later",), "not_null_who_age": ("who.age",)}
-    assert [kept(each, "a") for each in entries] == [[None], [True], [False]]
+    assert [kept(entry, "a") for entry in entries] == [[None], [True], [False]]
     with pytest.raises(ConfigurationError, match="range_later: the table has no column later"):
         rules(*entries, declared=True)
 
@@ -194,9 +194,9 @@ def counted(ways: Sequence[OnFailure], parts: Sequence[slice]) -> tuple[list[Any
     entries = [RuleEntry(not_null=("n",)), in_range("n", 0), accepts("s", "a", "b")]
     made = rules(*(entry.model_copy(update={"on_failure": way}) for entry, way in zip(entries, ways, strict=True)))
     found, refused, records = list[Any](), list[Any](), pa.record_batch(PLACES)
-    for each in parts:
+    for part in parts:
         asked = RuleChecker(made.tests, ARROW)
-        start, count = each.start, each.stop - each.start
+        start, count = part.start, part.stop - part.start
         broken = asked.add(ROWS.slice(start, count), records.slice(start, count))
         bad = asked.refuses(broken)
         classes, messages = asked.reasons(broken[bad])

@@ -49,7 +49,7 @@ def test_a_value_names_no_table_but_one_of_its_own(
     assert sorted(done.route_by.known) == sorted({*done.route_by.known})
     assert len(done.route_by.known) <= most
     # No two tables, dead-letter tables among them, have the same name, in whatever case.
-    names = [(space.lower(), name.lower()) for each in done.tables for space, name in each.identifiers]
+    names = [(space.lower(), name.lower()) for item in done.tables for space, name in item.identifiers]
     assert len(names) == len(set(names))
     for value, namespace, name in done.route_by.known:
         assert re.fullmatch("[a-z][a-z0-9_]*", name)

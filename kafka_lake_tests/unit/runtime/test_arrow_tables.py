@@ -46,7 +46,7 @@ def run(told: dict[str, Any], batches: Sequence[pa.RecordBatch]) -> tuple[list[d
         for row in made.to_pylist():
             if row["report"] is None:
                 # What is given back belongs to the table whose report comes next.
-                assert all(row["table"] != each.table for each in reports)
+                assert all(row["table"] != report.table for report in reports)
                 back.append(row)
             else:
                 reports.append(loaded(row["report"]))
@@ -54,7 +54,7 @@ def run(told: dict[str, Any], batches: Sequence[pa.RecordBatch]) -> tuple[list[d
 
 
 def ids_in(report: Report) -> list[int]:
-    return [n for each in report.files for n in pq.read_table(each.file_path.removeprefix("file://"))["id"].to_pylist()]
+    return [n for file in report.files for n in pq.read_table(file.file_path.removeprefix("file://"))["id"].to_pylist()]
 
 
 @pytest.mark.slow
@@ -66,7 +66,7 @@ def ids_in(report: Report) -> list[int]:
 def test_each_record_is_written_counted_or_given_back_once(
     tmp_path_factory: pytest.TempPathFactory, kinds: list[tuple[str, str]], size: int
 ) -> None:
-    kinds = sorted(kinds, key=lambda each: each[0])
+    kinds = sorted(kinds, key=lambda value: value[0])
     values = [b'{"id": %d}' % n if kind != "bad" else b"{bad %d" % n for n, (_, kind) in enumerate(kinds)]
     folder = tmp_path_factory.mktemp("tables")
     works = {name: work_in(folder / name) for name in "ab"}
@@ -74,13 +74,13 @@ def test_each_record_is_written_counted_or_given_back_once(
     batches = [whole.slice(start, size) for start in range(0, len(whole), size)] if kinds else []
     back, reports = run({"works": works, "unwanted": ()}, batches)
     given_back = {(row["table"], row["value"], row["error_class"]) for row in back}
-    assert [each.table for each in reports] == sorted({table for table, _ in kinds})
+    assert [item.table for item in reports] == sorted({table for table, _ in kinds})
     assert len(given_back) == len(back)
     for report in reports:
         its = [(n, kind) for n, (table, kind) in enumerate(kinds) if table == report.table]
         assert report.records == len(its)
         bad = {(report.table, values[n], "not_json") for n, kind in its if kind == "bad"}
-        mine = {each for each in given_back if each[0] == report.table}
+        mine = {item for item in given_back if item[0] == report.table}
         if report.table == "c":
             assert (mine, report.files) == ({("c", values[n], None) for n, _ in its}, ())
             continue
@@ -89,7 +89,7 @@ def test_each_record_is_written_counted_or_given_back_once(
         assert ids_in(report) == [n for n, kind in its if kind != "bad"]
         assert sum(span.rows for span in report.spans) == len(its) - len(bad)
         assert len(report.files) <= 1
-        assert all(f"/{report.table}/" in each.file_path for each in report.files)
+        assert all(f"/{report.table}/" in file.file_path for file in report.files)
 
 
 def test_records_that_no_table_gets_are_counted_alone(tmp_path: Path) -> None:

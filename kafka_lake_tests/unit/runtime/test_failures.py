@@ -32,5 +32,5 @@ def test_each_class_has_its_own_count_and_sample() -> None:
             ERROR_MESSAGE: ["a", "b", "c"],
         }
     )
-    found = {each.name: (each.count, each.offset, each.value) for each in failures_of(failed)}
+    found = {failure.name: (failure.count, failure.offset, failure.value) for failure in failures_of(failed)}
     assert found == {"not_json": (2, 1, "{"), "no_key": (1, 2, "")}

@@ -27,8 +27,8 @@ from kafka_lake.writers.frames import tasks_of
     ],
 )
 def test_a_long_batch_is_written_by_all_cores_at_once(records: int, partitions: int, cores: str, tasks: int) -> None:
-    each = records // max(1, partitions)
-    lengths = [each + (records - each * partitions if p == 0 else 0) for p in range(partitions)]
+    item = records // max(1, partitions)
+    lengths = [item + (records - item * partitions if p == 0 else 0) for p in range(partitions)]
     ranges = tuple(OffsetRange(p, 0, length) for p, length in enumerate(lengths))
     plan = Plan(ranges, Position(TopicIdentity("c", "t", "orders"), {}), 0)
     spark: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda _, default: cores or default))

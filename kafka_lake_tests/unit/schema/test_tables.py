@@ -583,7 +583,7 @@ def test_emptied_table_without_older_snapshots_is_not_dropped(catalog):
     table = begun(catalog)
     table.append(SOMEBODYS, {"kafka-lake.position": "{}"})
     table.delete()
-    *older, _ = [each.snapshot_id for each in table.refresh().snapshots()]
+    *older, _ = [snapshot.snapshot_id for snapshot in table.refresh().snapshots()]
     table.maintenance.expire_snapshots().by_ids(older).commit()
     assert len(catalog.table(UNUSED).snapshots()) == 1
     assert not drop_if_unused(catalog, UNUSED)

@@ -137,12 +137,12 @@ class RefTransaction:
         """Set nothing."""
 
     def _apply(self, updates: tuple[TableUpdate, ...], _: Any) -> None:
-        for each in updates:
-            if isinstance(each, SetSnapshotRefUpdate):
-                self.changes.create_branch(each.snapshot_id, each.ref_name)
+        for update in updates:
+            if isinstance(update, SetSnapshotRefUpdate):
+                self.changes.create_branch(update.snapshot_id, update.ref_name)
             else:
-                assert isinstance(each, RemoveSnapshotRefUpdate)
-                self.changes.remove_branch(each.ref_name)
+                assert isinstance(update, RemoveSnapshotRefUpdate)
+                self.changes.remove_branch(update.ref_name)
 
 
 class SimulatedCatalog(LakeCatalog):

@@ -55,12 +55,12 @@ class Log:
     def last_records(self, ranges: Iterable[OffsetRange]) -> dict[OffsetRange, list[LastRecord]]:
         """Return what is remembered of records, as `KafkaCluster.last_records` does."""
         return {
-            each: [
+            range_: [
                 last_record(o, 0, None, kind.encode())
-                for o, kind in enumerate(self.log[each.partition][: each.end])
-                if kind is not None and o >= max(each.start, self.low[each.partition])
+                for o, kind in enumerate(self.log[range_.partition][: range_.end])
+                if kind is not None and o >= max(range_.start, self.low[range_.partition])
             ]
-            for each in ranges
+            for range_ in ranges
         }
 
     def restore(self, partition: int, at: int, kinds: Iterable[str | None]) -> None:

@@ -91,11 +91,11 @@ class Process:
         """Let happen what happens here."""
         if self.dead:
             raise Killed
-        for each in self.world.late:
-            each[0] -= 1
-        for each in [each for each in self.world.late if each[0] <= 0]:
-            self.world.late.remove(each)
-            each[1]()
+        for item in self.world.late:
+            item[0] -= 1
+        for value in [item for item in self.world.late if item[0] <= 0]:
+            self.world.late.remove(value)
+            value[1]()
         self.passed[place] += 1
         for event in self.attempt.events:
             if (event.place, event.nth) == (place, self.passed[place]):

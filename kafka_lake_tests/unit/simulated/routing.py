@@ -41,25 +41,27 @@ def numbers_of(record: Record, spec: TopicTable) -> tuple[int, ...]:
 
 def routed(records: Frame, spec: TopicTable, _: Any) -> Frame:
     def found(held: list[Record]) -> list[Any]:
-        if unroutable := [each for each in held if each.state == UNROUTABLE]:
+        if unroutable := [item for item in held if item.state == UNROUTABLE]:
             raise Poison(f"no condition holds or not for {unroutable[0]}")
-        return [Routed(each, numbers_of(each, spec)) for each in held]
+        return [Routed(item, numbers_of(item, spec)) for item in held]
 
     return records.derived(found)
 
 
 def of_route(records: Frame, number: int) -> Frame:
-    return records.derived(lambda held: [each.record for each in _routed(held) if number in each.numbers])
+    return records.derived(lambda held: [record.record for record in _routed(held) if number in record.numbers])
 
 
 def not_of_routes(records: Frame, numbers: Collection[int]) -> Frame:
-    return records.derived(lambda held: [each.record for each in _routed(held) if not {*numbers} & {*each.numbers}])
+    return records.derived(
+        lambda held: [record.record for record in _routed(held) if not {*numbers} & {*record.numbers}]
+    )
 
 
 def counts_of(records: Frame) -> tuple[int, dict[int, int]]:
     held, counts = _routed(records.source()), dict[int, int]()
-    for each in held:
-        counts |= {number: counts.get(number, 0) + 1 for number in each.numbers}
+    for item in held:
+        counts |= {number: counts.get(number, 0) + 1 for number in item.numbers}
     return len(held), counts
 
 
@@ -68,9 +70,9 @@ def table_to_write(*_: Any) -> None:
 
 
 def with_unmatched(rows: StagedRows, unmatched: Any, **_: Any) -> StagedRows:
-    letters = unmatched.derived(lambda held: [Unmatched(*each) for each in held])
+    letters = unmatched.derived(lambda held: [Unmatched(*item) for item in held])
     held = letters.source()
-    failed = sum(each.state != "tombstone" for each in held)
+    failed = sum(item.state != "tombstone" for item in held)
     more = {"records": len(held), "bytes_read": len(held), "failed": failed, "tombstones": len(held) - failed}
     counts = {name: count + more.get(name, 0) for name, count in rows.counts.items()}
     return replace(rows, counts=counts, with_errors=lambda: rows.with_errors().unionByName(letters))

@@ -60,7 +60,7 @@ class SimulatedSpark:
 
     def _expire(self, table: tuple[str, str], snapshots: str, age: str | None) -> None:
         with self._process.operation("expire"):
-            self._world.expire_staged(table, {int(each) for each in snapshots.split(", ")}, age is not None)
+            self._world.expire_staged(table, {int(part) for part in snapshots.split(", ")}, age is not None)
 
     def _select(self, table: tuple[str, str], snapshot: str) -> "Frame":
         def rows() -> list[Record]:

@@ -197,7 +197,7 @@ class TopicWorld(World):
         if attempt.what == "replay":
             self.replayed.add(self.conditions)
         try:
-            return TopicRunner(context, lambda each: job_of(attempt, each)).run()
+            return TopicRunner(context, lambda item: job_of(attempt, item)).run()
         except LeftBehindError as error:
             self.told["tables left"] += 1
             self._check_left(attempt, error)
@@ -259,8 +259,8 @@ class TopicWorld(World):
     def _check_replayed(self) -> None:
         """Check that what Kafka has is where the conditions say by now, whatever they said before."""
         for name in self.conditions.names:
-            view = [self.view((TABLE[0], each)).content() for each in (name, f"{name}__dead_letters")]
-            rows, letters = ({each[:2] for each in held} for held in view)
+            view = [self.view((TABLE[0], item)).content() for item in (name, f"{name}__dead_letters")]
+            rows, letters = ({item[:2] for item in held} for held in view)
             for partition, kinds in self.log.items():
                 for offset, kind in enumerate(kinds):
                     if kind is None or offset < self.low[partition]:
@@ -286,7 +286,7 @@ class TopicWorld(World):
         its = [(TABLE[0], name), (TABLE[0], f"{name}__dead_letters")]
         if not {*its} <= set(self.tables):
             return None
-        table, letters = (read_state(self.view(each)) for each in its)  # type: ignore[arg-type]
+        table, letters = (read_state(self.view(item)) for item in its)  # type: ignore[arg-type]
         return pending_reconciliation(table, letters)
 
     def is_due(self, name: str) -> bool:
@@ -301,7 +301,7 @@ class TopicWorld(World):
         self.heads.add(head_of(now))  # type: ignore[arg-type]
         self.violations += self.wrong.get(head_of(now) or 0, ())  # type: ignore[arg-type]
         back = self.rolled_away & {s.snapshot_id for s in ancestors(now, head_of(now))}  # type: ignore[arg-type]
-        self.violations += [f"snapshot {each} was rolled back and is back" for each in sorted(back)]
+        self.violations += [f"snapshot {item} was rolled back and is back" for item in sorted(back)]
         if not self.rolling_back:
             passed, name = self.passed.get(head_of(now) or 0, {}), identifier[1]  # type: ignore[arg-type]
             gone = {
@@ -324,19 +324,19 @@ class TopicWorld(World):
 
     def _problems(self, identifier: tuple[str, str]) -> Iterator[str]:
         name, view = identifier[1], self.view(identifier)
-        rows, letters = (Counter(self.view((TABLE[0], each)).content()) for each in (name, f"{name}__dead_letters"))
+        rows, letters = (Counter(self.view((TABLE[0], item)).content()) for item in (name, f"{name}__dead_letters"))
         yield from (f"{record} is in {name} {n} times" for record, n in rows.items() if n > 1)
         yield from (f"{record} is in the dead letters of {name} {n} times" for record, n in letters.items() if n > 1)
         log = {(p, o): Record(p, o, kind) for p, kinds in self.log.items() for o, kind in enumerate(kinds) if kind}
-        yield from (f"{each} is nowhere in the log" for each in rows.keys() | letters.keys() if log[each[:2]] != each)
-        yield from (f"{each} is no row" for each in rows if each.state not in {"good", *self.mended})
+        yield from (f"{key} is nowhere in the log" for key in rows.keys() | letters.keys() if log[key[:2]] != key)
+        yield from (f"{row} is no row" for row in rows if row.state not in {"good", *self.mended})
         yield from (
-            f"{each} is no dead letter"
-            for each in letters
-            if not (each.state.startswith("bad") or (name == OTHER and isinstance(each, UnmatchedRecord)))
+            f"{letter} is no dead letter"
+            for letter in letters
+            if not (letter.state.startswith("bad") or (name == OTHER and isinstance(letter, UnmatchedRecord)))
         )
         is_due, passed = self.is_due(name), self.passed.get(head_of(view) or 0, {})  # type: ignore[arg-type]
-        yield from (f"{each} is in {name}, which hasn't come to it" for each in rows if each[:2] not in passed)
+        yield from (f"{row} is in {name}, which hasn't come to it" for row in rows if row[:2] not in passed)
         for place, conditions in passed.items():
             record = log.get(place)
             if record is None or conditions is None:

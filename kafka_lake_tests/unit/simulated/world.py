@@ -101,7 +101,7 @@ class World(Log):
         found = {name: getattr(metadata.refs.get(name), "snapshot_id", None) for name in expected}
         if found != expected:
             raise CommitFailedException(f"Requirement failed: expected {expected}, found {found}")
-        if unknown := {each for each in wanted.values() if each is not None} - set(metadata.by_id):
+        if unknown := {item for item in wanted.values() if item is not None} - set(metadata.by_id):
             raise ValueError(f"Cannot set a ref to unknown snapshot {unknown}")
         refs = {name: ref for name, ref in metadata.refs.items() if name not in wanted}
         self._replace(identifier, refs | {k: v for k, v in wanted.items() if v is not None}, metadata.by_id)
@@ -119,7 +119,9 @@ class World(Log):
         history = {s.snapshot_id for s in ancestors(view, head_of(view))}  # type: ignore[arg-type]
         if not has_age:
             snapshots = snapshots | (set(view.metadata.by_id) - {r.snapshot_id for r in view.metadata.refs.values()})
-        self.violations += [f"a run has expired snapshot {each} of main" for each in sorted(snapshots & history)]
+        self.violations += [
+            f"a run has expired snapshot {snapshot} of main" for snapshot in sorted(snapshots & history)
+        ]
         self.remove(identifier, snapshots)
 
     def _replace(self, identifier: tuple[str, str], refs: dict[str, Any], by_id: dict[int, Snapshot]) -> None:
@@ -137,7 +139,7 @@ class World(Log):
         now = self.view(TABLE)
         self.heads.add(head_of(now))  # type: ignore[arg-type]
         back = self.rolled_away & {s.snapshot_id for s in ancestors(now, head_of(now))}  # type: ignore[arg-type]
-        self.violations += [f"snapshot {each} was rolled back and is back" for each in sorted(back)]
+        self.violations += [f"snapshot {item} was rolled back and is back" for item in sorted(back)]
         self._note_losses(before)
         if not self.rolling_back:
             seen = {*self.view(TABLE).content(), *self.view(LETTERS).content()}
@@ -180,10 +182,10 @@ class World(Log):
         if history:
             self.rolling_back = True
             to = history[min(back, len(history) - 1)]
-            for each in ancestors(view, head_of(view)):  # type: ignore[arg-type]
-                if each.snapshot_id == to:
+            for ancestor in ancestors(view, head_of(view)):  # type: ignore[arg-type]
+                if ancestor.snapshot_id == to:
                     break
-                self.rolled_away.add(each.snapshot_id)
+                self.rolled_away.add(ancestor.snapshot_id)
             self.set_ref(TABLE, "main", to)
             self.rolling_back = False
 

@@ -98,8 +98,8 @@ def test_rows_that_the_merge_counts_otherwise_are_found() -> None:
 def test_history_has_columns_beside_those_of_its_rows(settings: Any, columns: Any, kind: T.DataType | None) -> None:
     spec = TopicTable("orders", "shop", "orders", write="history", **settings)
     names = {
-        each.name: each.dataType
-        for each in change_columns(spec, T.StructType([*starmap(T.StructField, columns.items())]))
+        column.name: column.dataType
+        for column in change_columns(spec, T.StructType([*starmap(T.StructField, columns.items())]))
     }
     assert names.get("valid_from") == names.get("valid_to") == kind
     assert {"_is_deleted", "_event"} <= names.keys()
