@@ -92,7 +92,7 @@ class Run:
     killed: bool = False
     ended: float = 0
 
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         """Return the run's figures."""
         records = sum(commit["offsets"] for commit in self.commits)
         seconds = self.ended - self.began
@@ -154,7 +154,7 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
             "backlog",
             asdict(settings),
             size=topic.size,
-            runs=[run.told() for run in runs],
+            runs=[run.reported() for run in runs],
             partitions=counted(table, now),
             files=sum(1 for _ in table.scan().plan_files()),
         )
@@ -176,9 +176,11 @@ def counted(table: Table, now: Watermarks) -> list[dict[str, Any]]:
                 {"paths": paths, "partition": partition},
             ).fetchone()
             assert row is not None
-            told = dict(zip(("rows", "distinct", "first", "last"), row, strict=True))
+            reported = dict(zip(("rows", "distinct", "first", "last"), row, strict=True))
             end, next_offset = now.end[partition], position.offsets.get(partition) if position else None
-            found.append({"partition": partition, "low": now.low[partition], "end": end, "next": next_offset, **told})
+            found.append(
+                {"partition": partition, "low": now.low[partition], "end": end, "next": next_offset, **reported}
+            )
     return found
 
 

@@ -296,8 +296,8 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
         task = task_of(broker.bootstrap_servers, broker.pid, topic, engine=settings.engine, folder=folder)
         turns = [(turn, n) for turn in range(settings.repeats + 1) for n in chosen]
         steps = [(turn, n, label) for turn, n in turns for label in CASES[n].steps]
-        told = {"turns": turns, "sizes": sizes}
-        repeats = measured("benchmarks.matrix", task | told, folder / "engine.log", len(steps), "An ingest failed.")
+        reported = {"turns": turns, "sizes": sizes}
+        repeats = measured("benchmarks.matrix", task | reported, folder / "engine.log", len(steps), "An ingest failed.")
         catalog = catalog_in(folder).open()
         for turn, n in turns:
             if CASES[n].is_counted:

@@ -127,8 +127,8 @@ def cold_and_warm(bootstrap: str, broker: int, topic: Topic, engine: Engine, fol
     folder.mkdir(parents=True)
     names = [f"t{number}" for number in range(warm + 1)]
     start = Moment.of_a_start(broker)
-    told = {"topic": topic.shape.name, "tables": names, "begin": asdict(start)}
-    task = {**task_of(bootstrap, broker, topic, engine=engine, folder=folder), **told}
+    reported = {"topic": topic.shape.name, "tables": names, "begin": asdict(start)}
+    task = {**task_of(bootstrap, broker, topic, engine=engine, folder=folder), **reported}
     failure = f"The ingest of {topic.shape.name} failed."
     repeats = measured("benchmarks.ours", task, folder / "engine.log", len(names), failure)
     catalog = catalog_in(folder).open()

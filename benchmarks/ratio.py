@@ -47,8 +47,8 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
         topic = fill(broker.bootstrap_servers, ORDERS, settings.records)
         task = task_of(broker.bootstrap_servers, broker.pid, topic, engine=settings.engine, folder=folder)
         count = settings.warm_up + settings.warm
-        told = {**task, "ingests": count}
-        repeats = measured("benchmarks.ratio", told, folder / "engine.log", 2 * count, "The ratio wasn't measured.")
+        reported = {**task, "ingests": count}
+        repeats = measured("benchmarks.ratio", reported, folder / "engine.log", 2 * count, "The ratio wasn't measured.")
     loops, ingests = repeats[::2][settings.warm_up :], repeats[1::2][settings.warm_up :]
     pairs = [(_micros(ingest), _micros(loop)) for ingest, loop in zip(ingests, loops, strict=True)]
     ratio = statistics.median(ours / loop for ours, loop in pairs)

@@ -162,10 +162,8 @@ HEADER = (
     "",
     "records/s",
     "records per CPU-s",
-    "MB/s",
     "wall s",
     "CPU s",
-    "broker CPU s",
     "peak memory",
     "files",
     "table",
@@ -197,7 +195,7 @@ def is_exact(repeat: Mapping[str, Any]) -> bool:
 
 def _until_committed(median: Mapping[str, float]) -> dict[str, float]:
     later = {name.removeprefix("committed_"): value for name, value in median.items() if name.startswith("committed_")}
-    return {**median, **later, "mb_per_second": median["size"] / later["seconds"] / 1e6}
+    return {**median, **later}
 
 
 def _cells(series: Mapping[str, Any], contender: str, median: Mapping[str, float]) -> tuple[str, ...]:
@@ -208,10 +206,8 @@ def _cells(series: Mapping[str, Any], contender: str, median: Mapping[str, float
         "" if series["state"] == "limit" else series["state"],
         f"{median['records_per_second']:,.0f}",
         f"{median['records_per_cpu_second']:,.0f}",
-        f"{median['mb_per_second']:.0f}",
         f"{median['seconds']:.1f}",
         f"{median['cpu_seconds']:.1f}",
-        f"{median['broker_cpu_seconds']:.1f}",
         f"{median['peak_memory'] / 2**20:,.0f} MiB",
         f"{median['files']:.0f}" if has_table else "-",
         f"{median['bytes'] / 1e6:.1f} MB" if has_table else "-",
@@ -229,7 +225,6 @@ DIRTY_HEADER = (
     "wall s",
     "s until readers see it",
     "CPU s",
-    "broker CPU s",
     "rows",
     "dead letters",
     "every record once",
@@ -258,7 +253,6 @@ def dirty_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
                     f"{median['seconds']:.1f}",
                     f"{median.get('committed_seconds', median['seconds']):.1f}",
                     f"{median['cpu_seconds']:.1f}",
-                    f"{median['broker_cpu_seconds']:.1f}",
                     f"{median['rows']:,.0f}",
                     f"{median['dead_letters']:,.0f}",
                     "yes" if all(map(is_exact, value["repeats"])) else "NO",

@@ -121,8 +121,8 @@ def main() -> None:
             seconds, after = time.monotonic() - began, _parts()
             parts = {part: after[part] - before[part] for part in PARTS}
             if number >= task["warm_up"]:
-                told = {"seconds": seconds, "cpu_seconds": sum(parts.values()), **parts}
-                print(json.dumps(told), file=output, flush=True)
+                reported = {"seconds": seconds, "cpu_seconds": sum(parts.values()), **parts}
+                print(json.dumps(reported), file=output, flush=True)
         spark.stop()
 
 

@@ -188,7 +188,7 @@ def produce(bootstrap: str, name: str, ledger: Sent, rate: float, stop: threadin
 
 def part_of(command: str) -> str | None:
     """Return which part of a deployment a process is by its command line; None if it is none that is watched."""
-    for part, told in (
+    for part, reported in (
         ("broker", "kafka.Kafka"),
         ("Spark", "SparkConnectServer"),
         ("Spark's Python", "kafka_lake.engine.daemon"),
@@ -196,7 +196,7 @@ def part_of(command: str) -> str | None:
         ("daemon", "dagster._daemon"),
         ("webserver", "dagster_webserver"),
     ):
-        if told in command:
+        if reported in command:
             return part
     return None
 
@@ -224,7 +224,7 @@ def _memory() -> dict[str, int]:
     return found
 
 
-def _kill(chance: random.Random, told: Callable[[str], None]) -> str | None:
+def _kill(chance: random.Random, reported: Callable[[str], None]) -> str | None:
     """Kill a run in progress, or Spark, as chance will have it; return what, or None if there was none."""
     target = chance.choice((_RUN, _RUN, "Spark", "Spark's Python"))
     victims = [process for part, process in _processes() if part == target]
@@ -233,7 +233,7 @@ def _kill(chance: random.Random, told: Callable[[str], None]) -> str | None:
     victim = chance.choice(victims)
     with suppress(psutil.NoSuchProcess):
         victim.send_signal(signal.SIGKILL)
-    told(f"killed {target} ({victim.pid})")
+    reported(f"killed {target} ({victim.pid})")
     return target
 
 

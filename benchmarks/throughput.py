@@ -141,8 +141,8 @@ class Contest:
 
     def _tell(self, contender: str, *repeats: Repeat) -> None:
         rates = [repeat.figures() for repeat in repeats]
-        told = "; then ".join(
+        reported = "; then ".join(
             f"{rate['records_per_second']:,.0f} records/s, {rate['records_per_cpu_second']:,.0f} per CPU-s"
             for rate in rates
         )
-        self.tell_user(f"{self.topic.shape.name}, {contender}: {told}")
+        self.tell_user(f"{self.topic.shape.name}, {contender}: {reported}")

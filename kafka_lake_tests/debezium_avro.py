@@ -158,7 +158,7 @@ def envelope(
     op: str, lsn: int | None, after: Any = None, before: Any = None, commit: int | None = None, **source: Any
 ) -> dict[str, Any]:
     """Return an envelope of the connector of PostgreSQL."""
-    told = {
+    reported = {
         "version": "3.6.3.Final",
         "connector": "postgresql",
         "name": "shop",
@@ -171,4 +171,4 @@ def envelope(
         "sequence": json.dumps([commit and str(commit), str(lsn)]),
         **source,
     }
-    return {"before": before, "after": after, "source": told, "op": op, "ts_ms": 1, "transaction": None}
+    return {"before": before, "after": after, "source": reported, "op": op, "ts_ms": 1, "transaction": None}

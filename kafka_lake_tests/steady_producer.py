@@ -68,13 +68,13 @@ class SteadyProducer:
             number += 1
 
     def _delivered(self, row: Row) -> Any:
-        def told(error: Any, _message: Any) -> None:
+        def reported(error: Any, _message: Any) -> None:
             if error is None:
                 self.acknowledged.append(row)
             else:
                 self._problems.append(error)
 
-        return told
+        return reported
 
 
 def rows_of(table: Table) -> Counter[Row]:

@@ -56,12 +56,12 @@ def run_chaos(
     again = f"make chaos SEED={seed} BROKERS={brokers}" + (f" FAULTS='{','.join(only)}'" if only else "")
     (folder / "README").write_text(f"Seed {seed}. To repeat it: {again}\n")
 
-    def told(line: str) -> None:
+    def reported(line: str) -> None:
         with (folder / "faults.log").open("a") as file:
             file.write(line + "\n")
         tell_user(line)
 
-    with World(folder, brokers, seed, sabotage, told) as world:
+    with World(folder, brokers, seed, sabotage, reported) as world:
         declared = world.traffic.new_topic("orders", declared=True, partitions=3, tables=tables)
         inferred = world.traffic.new_topic("clicks", declared=False, partitions=2)
         topics = [declared, inferred]
@@ -73,7 +73,7 @@ def run_chaos(
         world.traffic.start(topics)
         faults = chosen(chaos, only)
         hung = strike(chaos, faults, watch, go_on)
-        told("faults off; catching up")
+        reported("faults off; catching up")
         world.traffic.stop()
         partitions = {topic.name: topic.partitions for topic in world.traffic.topics.values()}
         await_transactions(world.brokers.bootstrap_servers, partitions)
@@ -92,8 +92,10 @@ def _write_ledger(world: World, file: Path) -> None:
     with file.open("w") as lines:
         for topic in world.traffic.topics.values():
             for sent in topic.ledger.values():
-                told = {"topic": topic.name, **asdict(sent), "fate": sent.fate.value}
-                lines.write(json.dumps(told | {"value": sent.value.hex() if sent.value is not None else None}) + "\n")
+                reported = {"topic": topic.name, **asdict(sent), "fate": sent.fate.value}
+                lines.write(
+                    json.dumps(reported | {"value": sent.value.hex() if sent.value is not None else None}) + "\n"
+                )
 
 
 def print_report(console: Console, verdict: Verdict, tally: Tally, title: str) -> None:

@@ -231,12 +231,12 @@ def run_cdc_chaos(
     """
     tally = Tally()
 
-    def told(line: str) -> None:
+    def reported(line: str) -> None:
         with (folder / "faults.log").open("a") as file:
             file.write(line + "\n")
         tell_user(line)
 
-    with CapturedWorld(folder, 1, seed, None, told) as world:
+    with CapturedWorld(folder, 1, seed, None, reported) as world:
         traffic = world.traffic
         topic = f"{_PREFIX}.public.{NAME}"
         for name, write in (("state", "upsert"), ("versions", "history")):
@@ -253,7 +253,7 @@ def run_cdc_chaos(
         first_tables(chaos)
         traffic.start()
         hung = strike(chaos, chosen(chaos, only), watch, go_on)
-        told("faults off; catching up")
+        reported("faults off; catching up")
         traffic.stop()
         world.await_capture()
         failures = catch_up(chaos)

@@ -330,9 +330,9 @@ class Chaos:
         later: Counter[Place] = Counter(p for p, (_, value) in truth.items() if value is not None and p[1] >= cut)
         goes_on = topic.spec.on_data_loss == "continue"
         expected = before + later if goes_on else before
-        told = [event["error"] for event in run.events("failed")]
-        if (code, told) != ((0, []) if goes_on else (FAILED, ["DataLossError"])):
-            self.problems.append(f"topic {name}: its log was cut off, and the run ended with {code}, {told}")
+        reported = [event["error"] for event in run.events("failed")]
+        if (code, reported) != ((0, []) if goes_on else (FAILED, ["DataLossError"])):
+            self.problems.append(f"topic {name}: its log was cut off, and the run ended with {code}, {reported}")
         if found != expected:
             self.problems.append(
                 f"topic {name}: its log was cut off; too many {found - expected}, missing {expected - found}"

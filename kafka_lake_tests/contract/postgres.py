@@ -29,9 +29,9 @@ def database(port: int, owner: Owner) -> Iterator[EmbeddedPostgres]:
 
 def execute(port: int, owner: Owner, statement: str) -> list[tuple[Any, ...]]:
     """Run a statement in a transaction of its own, and return its rows, if it has any."""
-    told = {"user": owner.user, "password": owner.password, "dbname": owner.database}
+    reported = {"user": owner.user, "password": owner.password, "dbname": owner.database}
     with (
-        closing(psycopg2.connect(host=HOST, port=port, **told)) as connection,
+        closing(psycopg2.connect(host=HOST, port=port, **reported)) as connection,
         connection,
         connection.cursor() as cursor,
     ):

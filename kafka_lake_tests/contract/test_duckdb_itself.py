@@ -43,8 +43,8 @@ for name in asked["extensions"]:
     (file,) = Path(folder).glob("extensions/*/*.duckdb_extension")
     connection.execute(f"LOAD '{file}'")
 if asked["secret"]:
-    told = ", ".join(f"{name} '{value}'" for name, value in asked["secret"].items())
-    connection.execute(f"CREATE SECRET (TYPE s3, URL_STYLE 'path', USE_SSL false, {told})")
+    options = ", ".join(f"{name} '{value}'" for name, value in asked["secret"].items())
+    connection.execute(f"CREATE SECRET (TYPE s3, URL_STYLE 'path', USE_SSL false, {options})")
 query = f"SELECT {asked['columns']} FROM iceberg_scan('{asked['metadata']}') WHERE {asked['condition']}"
 print(json.dumps([connection.sql("SELECT version()").fetchall()[0][0], connection.sql(query).fetchall()], default=str))
 """

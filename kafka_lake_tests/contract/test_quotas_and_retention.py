@@ -37,7 +37,7 @@ def limit(jvm: Any, broker: EmbeddedBroker, client_id: str) -> None:
 
 def throttled(broker: EmbeddedBroker, topic: Topic, client_id: str) -> list[float]:
     """Return for how many seconds the broker held back a client that reads a topic to its end."""
-    told: list[float] = []
+    reported: list[float] = []
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -46,14 +46,14 @@ def throttled(broker: EmbeddedBroker, topic: Topic, client_id: str) -> list[floa
             "fetch.max.bytes": 100_000,
             "message.max.bytes": 100_000,
             "enable.partition.eof": True,
-            "throttle_cb": lambda event: told.append(event.throttle_time),
+            "throttle_cb": lambda event: reported.append(event.throttle_time),
         }
     )
     consumer.assign([TopicPartition(topic.name, 0, 0)])
     while (message := consumer.poll(60)) is not None and message.error() is None:
         pass
     consumer.close()
-    return told
+    return reported
 
 
 def test_a_reader_that_the_brokers_slow_down_gets_through(

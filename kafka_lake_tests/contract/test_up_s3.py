@@ -36,9 +36,9 @@ def test_the_local_stack_with_s3_fills_a_table_there(tmp_path: Path) -> None:
         stack = subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=output, stderr=output)
     try:
         until(lambda: "All is up" in log.read_text(), stack, log, 600)
-        told = kafka_lake(environment, "env", "--secrets")
-        assert told.returncode == 0, told.stderr
-        catalog = LakeCatalog("lake", _properties(told.stdout))
+        reported = kafka_lake(environment, "env", "--secrets")
+        assert reported.returncode == 0, reported.stderr
+        catalog = LakeCatalog("lake", _properties(reported.stdout))
         assert catalog.type == "rest"
 
         def has_rows() -> bool:

@@ -15,7 +15,7 @@ def amounts(rows: DataFrame) -> CheckResult:
     return CheckResult("amount is not negative", not first, negative.count(), ", ".join(first))
 
 
-def told(rows: DataFrame) -> CheckResult:
+def reported(rows: DataFrame) -> CheckResult:
     return CheckResult("v is there", rows.filter("v IS NULL").isEmpty())
 
 

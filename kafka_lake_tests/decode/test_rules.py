@@ -180,9 +180,9 @@ def test_rule_engine_matches_model(seed: int, frame: Callable[[Sequence[Row]], D
         assert result.passed + result.failed == result.evaluated == len(mine)
     expected = model_of(rows, rules, models)
     assert verdict.refused is not None
-    told = verdict.refused.records.to_pylist()
-    assert len(told) == len({(r["topic_id"], r["partition"], r["offset"]) for r in told})
-    reasons = {(r["topic_id"], r["partition"], r["offset"]): verdict.refused.reasons[r["reason"]] for r in told}
+    reported = verdict.refused.records.to_pylist()
+    assert len(reported) == len({(r["topic_id"], r["partition"], r["offset"]) for r in reported})
+    reasons = {(r["topic_id"], r["partition"], r["offset"]): verdict.refused.reasons[r["reason"]] for r in reported}
     assert {where: named(message) for where, (_, message) in reasons.items()} == expected
     refusing = {rule.name for rule in rules if rule.on_failure == "dead_letter"}
     for where, (error_class, _) in reasons.items():
@@ -230,10 +230,10 @@ def test_a_foreign_key_is_in_the_other_table_and_null_passes(
         assert (result.evaluated, result.failed, result.snapshot) == (200, len(broken), 7)
         assert result.nulls == sum(None in key for key in of_rows)
         assert verdict.refused is not None
-        told = verdict.refused.records.to_pylist()
+        reported = verdict.refused.records.to_pylist()
         refused = {
             (r["topic_id"], r["partition"], r["offset"])
-            for r in told
+            for r in reported
             if result.rule.name in named(verdict.refused.reasons[r["reason"]][1])
         }
         assert refused == set(broken)

@@ -166,11 +166,11 @@ def test_session_settings_are_not_shared(new_session: NewSession, tmp_path: Path
     assert other.conf.get(PARALLELISM) == "2"
 
 
-@pytest.mark.parametrize("told", ["", ";token=another"], ids=("none", "another"))
+@pytest.mark.parametrize("reported", ["", ";token=another"], ids=("none", "another"))
 def test_client_without_token_is_refused(
-    server: ConnectServer, new_session: NewSession, monkeypatch: pytest.MonkeyPatch, told: str
+    server: ConnectServer, new_session: NewSession, monkeypatch: pytest.MonkeyPatch, reported: str
 ) -> None:
-    monkeypatch.setenv("SPARK_REMOTE", f"{server.address}/{told}")
+    monkeypatch.setenv("SPARK_REMOTE", f"{server.address}/{reported}")
     with pytest.raises(ConfigurationError, match="requires a token") as refused:
         new_session().live_session()
     assert "another" not in str(refused.value)
@@ -255,14 +255,14 @@ def test_ended_python_daemon_is_restarted_on_demand(new_session: NewSession) -> 
             raise ValueError(f"of daemon {os.getppid()}.")
         return os.getppid()
 
-    told = F.udf(tell, "int")
+    reported = F.udf(tell, "int")
     with pytest.raises(PySparkException, match="of daemon") as failed:
-        session.range(1, 2, 1, 1).select(told("id")).collect()
+        session.range(1, 2, 1, 1).select(reported("id")).collect()
     # Spark ends the worker then; without any the daemon would end soon, too.
     daemon = psutil.Process(int(re.search(r"of daemon (\d+)", str(failed.value))[1]))
     daemon.terminate()
     daemon.wait(30)
-    assert session.range(0, 1, 1, 1).select(told("id")).collect()[0][0] != daemon.pid
+    assert session.range(0, 1, 1, 1).select(reported("id")).collect()[0][0] != daemon.pid
 
 
 def test_garbage_collected_session_does_not_block(new_session: NewSession) -> None:

@@ -159,13 +159,15 @@ class Page:
 
     def checks(self, path: list[str]) -> list[str]:
         """Return the checks that the page of an asset shows."""
-        told = self.ask(CHECKS_OF, key={"path": path})["assetChecksOrError"]
-        return [item["name"] for item in told["checks"]]
+        reported = self.ask(CHECKS_OF, key={"path": path})["assetChecksOrError"]
+        return [item["name"] for item in reported["checks"]]
 
     def newest_checks(self) -> dict[str, str]:
         """Return how the checks of the table stand, as its page counts them."""
-        told = self.ask(CHECKS_OF, key={"path": ORDERS})["assetChecksOrError"]["checks"]
-        return {item["name"]: (item["executionForLatestMaterialization"] or {}).get("status", "grey") for item in told}
+        reported = self.ask(CHECKS_OF, key={"path": ORDERS})["assetChecksOrError"]["checks"]
+        return {
+            item["name"]: (item["executionForLatestMaterialization"] or {}).get("status", "grey") for item in reported
+        }
 
     def status(self, run: str) -> str:
         """Return how a run is doing."""
@@ -184,11 +186,11 @@ class Page:
         identity = launched["backfillId"]
 
         def over() -> Any:
-            told = self.ask(BACKFILLED, id=identity)
-            return told if told["status"] not in ("REQUESTED", "CANCELING", "FAILING") else None
+            reported = self.ask(BACKFILLED, id=identity)
+            return reported if reported["status"] not in ("REQUESTED", "CANCELING", "FAILING") else None
 
-        told = until(over, f"backfill {identity}", 300)
-        assert told["status"] == "COMPLETED_SUCCESS", told
+        reported = until(over, f"backfill {identity}", 300)
+        assert reported["status"] == "COMPLETED_SUCCESS", reported
         runs = self.ask(RUNS, id=identity)["results"]
         assert {run["status"] for run in runs} == {"SUCCESS"}
         return [run["id"] for run in runs]
@@ -247,9 +249,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 def test_backfill_of_all_partitions_is_one_run_and_green(page: Page) -> None:
     page.send()
     (run,) = page.backfill(ORDERS, partitionNames=PARTITIONS, fromFailure=False)
-    told = DagsterRuns(page.url).report(run)
-    assert {materialization.partition for materialization in told.materializations} == {*PARTITIONS}
-    assert {check.check: check.passed for check in told.checks} == dict.fromkeys(
+    reported = DagsterRuns(page.url).report(run)
+    assert {materialization.partition for materialization in reported.materializations} == {*PARTITIONS}
+    assert {check.check: check.passed for check in reported.checks} == dict.fromkeys(
         [*CHECKS, "no_dead_letters", "table_health"], True
     )
     assert page.materialized() == PARTITIONS
@@ -285,13 +287,15 @@ def test_backfill_of_several_assets_is_green(page: Page) -> None:
 @pytest.mark.exhaustive
 def test_one_run_of_several_assets_is_for_their_partitions(page: Page) -> None:
     page.send()
-    status, told = page.ended(
+    status, reported = page.ended(
         page.launch(ORDERS, BY_SHOP, asset_partition_range_start="0", asset_partition_range_end="2")
     )
-    assert status == "SUCCESS", told.failure
+    assert status == "SUCCESS", reported.failure
     # Dagster tells of a result's partitions in no order.
     told_of = [
-        materialization.partition for materialization in told.materializations if materialization.asset == "lake/orders"
+        materialization.partition
+        for materialization in reported.materializations
+        if materialization.asset == "lake/orders"
     ]
     assert sorted(told_of) == ["", *PARTITIONS]
     assert rows() == list(range(page.sent))
@@ -305,11 +309,11 @@ def test_replace_leaves_each_row_once(page: Page) -> None:
     run = page.launch(
         ORDERS, config={"mode": "replace"}, asset_partition_range_start="0", asset_partition_range_end="2"
     )
-    status, told = page.ended(run)
-    assert status == "SUCCESS", told.failure
+    status, reported = page.ended(run)
+    assert status == "SUCCESS", reported.failure
     added = [
         int(materialization.metadata["dagster/partition_row_count"])
-        for materialization in told.materializations
+        for materialization in reported.materializations
         if materialization.partition
     ]
     assert sum(added) == page.sent
@@ -334,16 +338,16 @@ def test_terminated_run_keeps_its_commits(page: Page) -> None:
 def test_run_executed_again_from_failure_succeeds(page: Page) -> None:
     assert page.ask(ADD, selector=LOCATION, name="kafka/late", key="0")["__typename"] == "AddDynamicPartitionSuccess"
     failed = page.launch(LATE, partition="0")
-    status, told = page.ended(failed)
-    assert (status, "UNKNOWN_TOPIC_OR_PART" in told.failure) == ("FAILURE", True)
+    status, reported = page.ended(failed)
+    assert (status, "UNKNOWN_TOPIC_OR_PART" in reported.failure) == ("FAILURE", True)
     ensure_topic(page.bootstrap, "late", 1)
     page.send("late", 3)
     again = page.ask(AGAIN, params={"parentRunId": failed, "strategy": "FROM_FAILURE"})
     assert again["__typename"] == "LaunchRunSuccess", again
     assert again["run"]["parentRunId"] == failed
-    status, told = page.ended(again["run"]["id"])
-    assert status == "SUCCESS", told.failure
-    assert [materialization.partition for materialization in told.materializations] == ["0", ""]
+    status, reported = page.ended(again["run"]["id"])
+    assert status == "SUCCESS", reported.failure
+    assert [materialization.partition for materialization in reported.materializations] == ["0", ""]
     assert len(rows("late")) == 3
 
 
@@ -353,9 +357,9 @@ def test_partition_that_kafka_lacks_is_refused_by_name(page: Page, key: str) -> 
     page.send()
     page.ask(ADD, selector=LOCATION, name="kafka/orders", key=key)
     try:
-        status, told = page.ended(page.launch(ORDERS, partition=key))
+        status, reported = page.ended(page.launch(ORDERS, partition=key))
         assert status == "FAILURE"
-        assert f"no partition {key} of Kafka topic" in told.failure
+        assert f"no partition {key} of Kafka topic" in reported.failure
         # Beside those of the topic it is left out.
         page.backfill(ORDERS, partitionNames=[*PARTITIONS, key], fromFailure=False)
         assert rows() == list(range(page.sent))

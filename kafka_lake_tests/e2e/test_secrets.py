@@ -130,8 +130,8 @@ class Watch:
         for file in self.folder.rglob("*"):
             try:
                 if file.is_file() and file.stat().st_mode & 0o077:
-                    told = _told(file.read_bytes().decode(errors="replace"))
-                    self.found |= {f"file {file.name}: {item}" for item in told}
+                    reported = _told(file.read_bytes().decode(errors="replace"))
+                    self.found |= {f"file {file.name}: {item}" for item in reported}
             except OSError:
                 continue
 
@@ -225,17 +225,17 @@ def pages(port: str) -> str:
     address = f"http://{HOST}:{port}"
     (application,) = json.loads(urlopen(f"{address}/api/v1/applications", timeout=30).read())
     api = f"api/v1/applications/{application['id']}"
-    told = []
+    reported = []
     of_the_ui = ("environment/", "SQL/", "jobs/", "executors/", "connect/")
     for page in (*of_the_ui, f"{api}/environment", f"{api}/sql?details=true"):
         try:
-            told.append(urlopen(f"{address}/{page}", timeout=30).read().decode())
+            reported.append(urlopen(f"{address}/{page}", timeout=30).read().decode())
         except URLError:
             # Only a Connect server has that page.
             assert page == "connect/"
-    assert "spark.sql.catalog.lake" in told[0]
-    assert "(redacted)" in told[0]
-    return "\n".join(told)
+    assert "spark.sql.catalog.lake" in reported[0]
+    assert "(redacted)" in reported[0]
+    return "\n".join(reported)
 
 
 def nothing_is_told(folder: Path, watch: Watch, printed: str, ui: str) -> None:

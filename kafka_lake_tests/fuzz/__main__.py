@@ -15,14 +15,14 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
-    began = told = time.monotonic()
+    began = reported = time.monotonic()
     found = Found()
     for found in fuzz(asked.inputs, asked.seed):
         if found.wrong:
             break
-        if time.monotonic() - told > _SECONDS_BETWEEN_LINES:
-            told = time.monotonic()
-            print(f"{told - began:6.0f} s  {found}", flush=True)
+        if time.monotonic() - reported > _SECONDS_BETWEEN_LINES:
+            reported = time.monotonic()
+            print(f"{reported - began:6.0f} s  {found}", flush=True)
     print(f"seed {asked.seed}, {time.monotonic() - began:.0f} s: {found}")
     for item in found.wrong:
         print(f"- {item}")

@@ -73,8 +73,8 @@ class Found:
     wrong: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name} {count:,}" for name, count in self.outcomes.most_common())
-        return f"{self.inputs:,} inputs, each in {2 * len(TOPICS)} ways: {told}; {len(self.wrong)} wrong"
+        answered = ", ".join(f"{name} {count:,}" for name, count in self.outcomes.most_common())
+        return f"{self.inputs:,} inputs, each in {2 * len(TOPICS)} ways: {answered}; {len(self.wrong)} wrong"
 
 
 def fuzz(inputs: int, seed: int) -> Iterator[Found]:

@@ -26,8 +26,8 @@ def learned(decoder: Json, contents: Sequence[bytes], target: Target) -> Json | 
     seen = unpack_decoder(decoder.for_tasks(target, None)).decode(pa.array(contents, pa.binary())).seen
     if not seen:
         return None
-    told = loaded([json.dumps({"at": [0, 0], **seen.data()})], Rules().max_columns)
-    return decoder.with_observed(told, target)
+    reported = loaded([json.dumps({"at": [0, 0], **seen.data()})], Rules().max_columns)
+    return decoder.with_observed(reported, target)
 
 
 @pytest.mark.parametrize("seed", [0, *(exhaustive(seed) for seed in range(1, 6))])

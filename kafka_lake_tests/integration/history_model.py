@@ -82,8 +82,8 @@ def _of_key(events: list[Event], track: Sequence[str]) -> dict[tuple[int, int], 
         order, time = event.order, event.time
         if event.is_delete and order is None:
             before = [e for e in events if e.partition == event.partition and e.offset < event.offset]
-            told = [e for e in before if e.order is not None]
-            last = max(told, key=lambda e: (e.order, e.offset), default=None)
+            reported = [e for e in before if e.order is not None]
+            last = max(reported, key=lambda e: (e.order, e.offset), default=None)
             if last is not None and last.is_delete:
                 continue
             if last is not None:

@@ -50,7 +50,7 @@ def expected(changes: Sequence[Told], columns: Sequence[str], track: Sequence[st
     now: Any = None
     for value in sorted(changes, key=lambda value: value.order):
         now = value.time if now is None else max(now, value.time)
-        told = {
+        reported = {
             name: left.get(name) if name in value.keeps or not value.row else value.row.get(name) for name in columns
         }
         if value.is_delete:
@@ -58,7 +58,7 @@ def expected(changes: Sequence[Told], columns: Sequence[str], track: Sequence[st
                 found[-1].ends = now
             row, left = None, {}
             continue
-        before, row, left = row, told, told
+        before, row, left = row, reported, reported
         if before is not None and all(before[name] == row[name] for name in track):
             found[-1].row, found[-1].place = row, value.place
             continue
@@ -95,6 +95,6 @@ def assert_versions(
         track: Those whose changes make versions.
         without: Places of changes that were refused.
     """
-    applied = {key: [item for item in told if item.place not in without] for key, told in changes.items()}
-    wanted = {key: made for key, told in applied.items() if (made := expected(told, columns, track))}
+    applied = {key: [item for item in reported if item.place not in without] for key, reported in changes.items()}
+    wanted = {key: made for key, reported in applied.items() if (made := expected(reported, columns, track))}
     assert versions(view, "id", columns) == wanted

@@ -165,9 +165,9 @@ def test_records_of_the_other_writer_are_never_read_again(
 @tenacity.retry(stop=tenacity.stop_after_delay(60), wait=tenacity.wait_fixed(0.2), reraise=True)
 def commit_group(topic: Topic, group: str, offsets: dict[int, int]) -> None:
     """The first one on a broker may come before its coordinator; that is told for each partition, not as a failure."""
-    told = [TopicPartition(topic.name, p, o) for p, o in offsets.items()]
-    done = topic.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, told)])[group].result(20)
-    assert [partition.error for partition in done.topic_partitions] == [None] * len(told)
+    reported = [TopicPartition(topic.name, p, o) for p, o in offsets.items()]
+    done = topic.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, reported)])[group].result(20)
+    assert [partition.error for partition in done.topic_partitions] == [None] * len(reported)
 
 
 @pytest.mark.exhaustive
@@ -353,9 +353,9 @@ def test_the_command_changes_nothing_without_yes(
     assert "Nothing was changed. The same command with --yes" in done.output
     assert view(spec).fingerprint() == before
 
-    told = json.loads(command_line([spec], *asked, "--json").stdout)
-    assert [(p["partition"], p["offset"], p["end"]) for p in told["partitions"]] == [(0, 2, 3), (1, 2, 2)]
-    assert (told["rows"], told["adopted"]) == (4, False)
+    reported = json.loads(command_line([spec], *asked, "--json").stdout)
+    assert [(p["partition"], p["offset"], p["end"]) for p in reported["partitions"]] == [(0, 2, 3), (1, 2, 2)]
+    assert (reported["rows"], reported["adopted"]) == (4, False)
 
     done = command_line([spec], *asked, "--yes")
     assert done.exit_code == 0

@@ -207,7 +207,7 @@ def test_cached_batch_is_freed_after_success_and_failure(
     topic, spark, reports = new_topic(), connections().spark(), arrow_stage.written
     spec, kept = topic.spec("id bigint"), []
 
-    def told(*given: Any, error: Exception | None = None, **named: Any) -> Any:
+    def reported(*given: Any, error: Exception | None = None, **named: Any) -> Any:
         kept.append(keeps_frames(spark))
         if error is not None:
             raise error
@@ -215,11 +215,11 @@ def test_cached_batch_is_freed_after_success_and_failure(
 
     topic.send_ids(range(5))
     topic.send(b"broken")
-    monkeypatch.setattr(arrow_stage, "written", partial(told, error=OSError("no task could run")))
+    monkeypatch.setattr(arrow_stage, "written", partial(reported, error=OSError("no task could run")))
     with pytest.raises(OSError, match="no task could run"):
         ingest(spec, connections(), "run")
     assert not keeps_frames(spark)
-    monkeypatch.setattr(arrow_stage, "written", told)
+    monkeypatch.setattr(arrow_stage, "written", reported)
     ingest(spec, connections(), "run")
     assert not keeps_frames(spark)
     assert all(kept)

@@ -97,11 +97,11 @@ def test_the_newest_records_are_shown(run: Callable[..., Result], name: str, tmp
     assert [line.split(", 20")[0] for line in shown.splitlines()[::2]] == [
         f"partition 0, offset {n}" for n in (18, 19, 20)
     ]
-    told = [json.loads(line) for line in run("tail", name, "-n", "2", "--json").output.splitlines()]
-    assert [(item["partition"], item["offset"]) for item in told] == [(0, 19), (0, 20)]
-    assert told[0]["key"] == "19"
-    assert json.loads(told[0]["value"])["n"] == 19
-    assert told[1]["value_base64"] == "/xtbMko="
+    reported = [json.loads(line) for line in run("tail", name, "-n", "2", "--json").output.splitlines()]
+    assert [(item["partition"], item["offset"]) for item in reported] == [(0, 19), (0, 20)]
+    assert reported[0]["key"] == "19"
+    assert json.loads(reported[0]["value"])["n"] == 19
+    assert reported[1]["value_base64"] == "/xtbMko="
 
 
 @pytest.mark.parametrize("command", ["produce", "tail"])

@@ -34,9 +34,9 @@ def test_schema_preview_matches_the_next_run(
     spec = topic.spec(None, on_incompatible="new_column", renames={"old": "renamed"})
     topic.send({"id": 1, "price": 5, "old": "x", "s": {"a": 1}})
     before_all = cli(spec, "--json")
-    (told,) = json.loads(before_all.stdout)
-    assert told["columns"] == []
-    assert [(n["column"], n["what"]) for n in told["preview"]["notes"]] == [
+    (reported,) = json.loads(before_all.stdout)
+    assert reported["columns"] == []
+    assert [(n["column"], n["what"]) for n in reported["preview"]["notes"]] == [
         ("id", "added"), ("price", "added"), ("renamed", "added"), ("s", "added"),
     ]  # fmt: skip
     ingest(topic.spec(None), connections(), "run-1")
@@ -45,11 +45,11 @@ def test_schema_preview_matches_the_next_run(
     see = view(spec)
     before = see.fingerprint()
     metadata = see.table.metadata
-    (told,) = json.loads(cli(spec, "--json").stdout)
+    (reported,) = json.loads(cli(spec, "--json").stdout)
     assert (see.fingerprint(), see.table.metadata) == (before, metadata)
-    foretold = {(n["column"], n["what"], n["after"]) for n in told["preview"]["notes"]}
-    assert told["preview"]["records"] == 3
-    assert [(c["name"], c["count"]) for c in told["preview"]["classes"]] == [("not_json", 1)]
+    foretold = {(n["column"], n["what"], n["after"]) for n in reported["preview"]["notes"]}
+    assert reported["preview"]["records"] == 3
+    assert [(c["name"], c["count"]) for c in reported["preview"]["classes"]] == [("not_json", 1)]
 
     report = ingest(spec, connections(), "run-2")
     (finding,) = [f for f in report.findings() if f.check == "schema_evolution"]

@@ -166,7 +166,7 @@ def test_unclean_election_of_three_brokers_is_noticed(tmp_path: Path) -> None:
                 producer.produce("orders", b"a pizza", partition=0)
             assert producer.flush(30) == 0
 
-        def told() -> Watermarks:
+        def reported() -> Watermarks:
             return KafkaCluster({"bootstrap.servers": brokers.bootstrap_servers}).watermarks_of("orders")
 
         Topic.wait_for(lambda: replicas() == (1, [1, 2]), 30)
@@ -177,13 +177,13 @@ def test_unclean_election_of_three_brokers_is_noticed(tmp_path: Path) -> None:
         brokers.kill(2)
         Topic.wait_for(lambda: replicas() == (1, [1]), 30)
         send(3)
-        before = told()
+        before = reported()
         assert before.end == {0: 8}
         brokers.kill(1)
         brokers.begin(2)
         Topic.wait_for(lambda: replicas() == (2, [2]), 60)
         send(6)
-        now = told()
+        now = reported()
         assert now.end == {0: 11}
         assert now.epochs[0] > before.epochs[0]
         cluster = KafkaCluster({"bootstrap.servers": brokers.bootstrap_servers})

@@ -230,11 +230,11 @@ def test_backfill_run_reports_only_partitions(new_topic: NewTopic, runner: Runne
     spec = topic.spec()
     result = runner.run(spec, (0, 1), tags={BACKFILL_TAG: "any"})
     assert result.success
-    told = result.get_asset_materialization_events()
-    assert [e.partition for e in told[2:]] == ["1"], "Dagster fails a backfill for one without a partition"
-    assert {e.partition for e in told} == {"0", "1"}
+    reported = result.get_asset_materialization_events()
+    assert [e.partition for e in reported[2:]] == ["1"], "Dagster fails a backfill for one without a partition"
+    assert {e.partition for e in reported} == {"0", "1"}
     # The last one is what the pages show: of the table, and of its partition.
-    newest = {name: value.value for name, value in told[-1].materialization.metadata.items()}
+    newest = {name: value.value for name, value in reported[-1].materialization.metadata.items()}
     assert (newest["dagster/row_count"], newest["records_read"]) == (3, 3)
     assert (newest["end_offset"], newest[ROWS], newest["lag_after"]) == ("1", 1, "0")
 
@@ -261,11 +261,11 @@ def test_a_run_without_a_partition_is_for_all_of_them(
     assert result.success
     keys = [str(p) for p in range(12)]
     assert runner.instance.get_dynamic_partitions(str(partitions_of(topic.name).name)) == keys, "in numeric order"
-    told = result.get_asset_materialization_events()
-    rows = {key: sum(_rows(e) for e in told if e.partition == key) for key in keys}
+    reported = result.get_asset_materialization_events()
+    rows = {key: sum(_rows(e) for e in reported if e.partition == key) for key in keys}
     assert rows == {key: 3 if int(key) < 6 else 2 for key in keys}
     assert runner.instance.get_materialized_partitions(table_key(spec)) == set(keys)
-    assert "dagster/column_schema" in told[-1].materialization.metadata
+    assert "dagster/column_schema" in reported[-1].materialization.metadata
     assert set(checks(result)) == RUN_CHECKS
     view(spec).assert_exactly_once(topic.ledger)
 
@@ -351,17 +351,17 @@ def test_continuous_run_reports_progress_and_triggers_downstream(
     assert newest.partition == "1", "the other one had nothing since"
     assert figures_of(newest) == {"start_offset": 0, "end_offset": 1, ROWS: 1, "lag_after": 0}
 
-    told = told_of(runner, spec)
+    reported = told_of(runner, spec)
     # Each report ends with the table as a whole.
-    assert [e.partition for e in told[:5]] == ["0", "1", None, "1", None]
+    assert [e.partition for e in reported[:5]] == ["0", "1", None, "1", None]
     # Dagster tells of a result's partitions in no order.
-    assert {e.partition for e in told[5:7]} == {"0", "1"}
-    assert [e.partition for e in told[7:]] == [None]
-    about = told[4].metadata
+    assert {e.partition for e in reported[5:7]} == {"0", "1"}
+    assert [e.partition for e in reported[7:]] == [None]
+    about = reported[4].metadata
     assert (about["commits"].value, about["records_read"].value, about["dagster/row_count"].value) == (1, 1, 2)
     assert about["age_of_newest_record_seconds"].value >= 0  # type: ignore[operator]
     assert "dagster/column_schema" in about
-    assert sum(int(e.metadata[ROWS].value) for e in told if e.partition == "1") == 1  # type: ignore[call-overload]
+    assert sum(int(e.metadata[ROWS].value) for e in reported if e.partition == "1") == 1  # type: ignore[call-overload]
     evaluated = result.get_asset_check_evaluations()
     assert len(evaluated) == 3 * len(RUN_CHECKS)
     assert all(e.passed for e in evaluated)
@@ -384,8 +384,8 @@ def test_failed_continuous_run_reports_its_earlier_commits(new_topic: NewTopic, 
         topic.send(b"junk")
         result = going.result(60)
     assert not result.success
-    told = result.get_asset_materialization_events()
-    assert [e.materialization.metadata[ROWS].value for e in told if e.partition] == [1, 1]
+    reported = result.get_asset_materialization_events()
+    assert [e.materialization.metadata[ROWS].value for e in reported if e.partition] == [1, 1]
     # The run's last word tells of all that it did, not only of the commit that was refused.
     last = {e.check_name: e for e in result.get_asset_check_evaluations()}
     assert last["row_count"].metadata["records_read"].value == 3
@@ -420,9 +420,9 @@ def test_reports_of_continuous_run_stay_until_its_end(
         assert not going.done()
         result = going.result(60)
     assert result.success
-    told = result.get_asset_check_evaluations()
-    assert len(told) == 3 * len(RUN_CHECKS)
-    last = {e.check_name: e for e in told}
+    reported = result.get_asset_check_evaluations()
+    assert len(reported) == 3 * len(RUN_CHECKS)
+    last = {e.check_name: e for e in reported}
     loss = f"topic {topic.name} partition 1 lost offsets 2 to 4 to retention"
     assert (last["data_loss"].passed, last["data_loss"].description) == (False, loss)
     changes: Any = last["schema_evolution"].metadata["changes"]
@@ -564,8 +564,8 @@ def test_catch_up_run_continues_until_another_run_waits(
     result = runner.run(spec, (0, 1), **CATCH_UP)
     assert result.success
     assert "another run is queued" in log_of(runner.instance, result.run_id)
-    told = result.get_asset_materialization_events()
-    assert sum(_rows(e) for e in told if e.partition) == 6
+    reported = result.get_asset_materialization_events()
+    assert sum(_rows(e) for e in reported if e.partition) == 6
     # The sensor, which tells of the topic else, leaves it alone meanwhile.
     shown = [
         event.asset_materialization.metadata  # type: ignore[union-attr]
@@ -725,8 +725,8 @@ def test_rules_are_checks_of_run_and_of_whole_table(new_topic: NewTopic, runner:
     assert result.success
     evaluated = checks(result)
     assert set(evaluated) == {*RUN_CHECKS, "rule_range_id", "rule_small", "rule_row_count"}
-    told = {name: item.value for name, item in evaluated["rule_range_id"].metadata.items()}
-    assert told == {
+    reported = {name: item.value for name, item in evaluated["rule_range_id"].metadata.items()}
+    assert reported == {
         "rule": "id is at least 0",
         "on_failure": "dead_letter",
         "evaluated": 3,
@@ -827,11 +827,11 @@ def test_dagster_event_redacts_record_values(
     result = runner.run(spec, (0, 0))
     assert result.success is (policy == "table")
     records = runner.instance.event_log_storage.get_logs_for_run(result.run_id)
-    told = "".join(record.to_json() for record in records)
-    assert "wrong_type" in told
-    assert "partition 0 offset 1" in told
-    assert ("hush" in told) is (not settings)
-    assert left in told
+    reported = "".join(record.to_json() for record in records)
+    assert "wrong_type" in reported
+    assert "partition 0 offset 1" in reported
+    assert ("hush" in reported) is (not settings)
+    assert left in reported
     if policy == "table":
         assert {letter["value"] for letter in view(spec).dead_letters()} == {sent.value for sent in topic.ledger}
 

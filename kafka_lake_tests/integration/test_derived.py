@@ -413,9 +413,13 @@ def test_derived_run_reports_reads_and_refuses_changed_query(
         1,
     )
     (event,) = first.get_asset_materialization_events()
-    told = {name: value.value for name, value in event.materialization.metadata.items()}
-    assert (told["dagster/row_count"], told["rows_added"], told["everything_computed"]) == (3, 3, "the table is new")
-    assert (told[f"upstream_{world.topic.table}_rows"], told["verified"]) == (3, 1)
+    reported = {name: value.value for name, value in event.materialization.metadata.items()}
+    assert (reported["dagster/row_count"], reported["rows_added"], reported["everything_computed"]) == (
+        3,
+        3,
+        "the table is new",
+    )
+    assert (reported[f"upstream_{world.topic.table}_rows"], reported["verified"]) == (3, 1)
     other = spec.model_copy(update={"sql": str(spec.sql).replace("id AS Id", "id + 1 AS id, store")})
     result = materialized(other)
     assert not result.success

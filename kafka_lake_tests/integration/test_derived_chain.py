@@ -136,21 +136,21 @@ class Chain:
         orders = {place: row["id"] for number, place, row in rows if number == 1}
         clicks = {place: row for number, place, row in rows if number == 2}
         even = {place: number for place, number in orders.items() if number % 2 == 0}
-        told = self.happened
-        assert Counter(map(place_and_id, self.rows("even"))) == Counter(even.items()), told
+        reported = self.happened
+        assert Counter(map(place_and_id, self.rows("even"))) == Counter(even.items()), reported
         both = Counter([*orders.items(), *((place, row["id"]) for place, row in clicks.items())])
-        assert Counter(map(place_and_id, self.rows("both"))) == both, told
+        assert Counter(map(place_and_id, self.rows("both"))) == both, reported
         newest = {kind: max(row["id"] for row in clicks.values() if row["type"] == kind) for kind in kinds_of(clicks)}
-        assert Counter((row["type"], row["id"]) for row in self.rows("newest")) == Counter(newest.items()), told
+        assert Counter((row["type"], row["id"]) for row in self.rows("newest")) == Counter(newest.items()), reported
         tens: dict[int, list[int]] = {}
         for number in even.values():
             tens.setdefault(number % 10, []).append(number)
         expected = {ten: (len(numbers), sum(numbers)) for ten, numbers in tens.items()}
         found = self.rows("tens")
-        assert {row["ten"]: (row["n"], row["total"]) for row in found} == expected, told
-        assert len(found) == len(expected), told
+        assert {row["ten"]: (row["n"], row["total"]) for row in found} == expected, reported
+        assert len(found) == len(expected), reported
         (row,) = self.rows("all")
-        assert (row["n"], row["total"]) == (len(even), sum(even.values())), told
+        assert (row["n"], row["total"]) == (len(even), sum(even.values())), reported
 
 
 def rows_of(ledger: list[Sent]) -> Iterator[tuple[int, Place, Row]]:

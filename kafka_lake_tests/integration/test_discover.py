@@ -153,15 +153,15 @@ def test_discover_needs_only_read_right_and_reports_its_lack(port: int) -> None:
 
     connections = Connections(KafkaCluster(secured(port, *GUEST)), {}, None, None)  # type: ignore[arg-type]
 
-    def told(error: str) -> bool:
+    def reported(error: str) -> bool:
         (found,) = discover(["orders"], [], connections, 5)
         assert found.cleanup_policy is None
         return found.error.startswith(error) if error else found.value.format == "json"
 
     allow(AclOperation.DESCRIBE)
-    Topic.wait_for(lambda: told("Reading topic orders: "))
+    Topic.wait_for(lambda: reported("Reading topic orders: "))
     allow(AclOperation.READ)
-    Topic.wait_for(lambda: told(""))
+    Topic.wait_for(lambda: reported(""))
     # Long enough for the refusal of the group, which isn't needed, to come as well.
     with Sampler(connections.cluster) as sampler:
         now = connections.cluster.watermarks_of("orders")

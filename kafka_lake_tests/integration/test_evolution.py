@@ -414,8 +414,8 @@ def test_names_that_are_data_stop_at_the_bound_and_go_into_a_map(
     assert len(see.rows()) == 19
     ignoring = topic.spec(None, max_columns=20, **by(arrow), evolution="ignore_new")
     report = ingest(ignoring, connections(), "run-4")
-    told = {column: what for column, what, _ in notes(report)}
-    assert told["scores.user_100"] == "not added"
+    reported = {column: what for column, what, _ in notes(report)}
+    assert reported["scores.user_100"] == "not added"
     assert any("more" in why for column, _, why in notes(report) if column == "…")
     see.assert_exactly_once(topic.ledger)
     mapped = topic.spec("id bigint, scores map<string, bigint>", **by(arrow))

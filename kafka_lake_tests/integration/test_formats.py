@@ -172,9 +172,9 @@ def test_undecodable_avro_is_a_dead_letter_with_reason(
     assert messages[3].startswith(f"The bytes don't decode by schema id {known}.")
     assert messages[4] == f"Schema id {other} is JSON, the topic's format is avro."
     assert "is an array whose elements take no bytes" in messages[5]
-    told = "Written in AWS Glue Schema Registry's format, schema version 0a1b2c3d-0000-4000-8000-00000000000f. "
+    reported = "Written in AWS Glue Schema Registry's format, schema version 0a1b2c3d-0000-4000-8000-00000000000f. "
     assert messages[6] == messages[7]
-    assert messages[6].startswith(told + "That format is not read. Have the producer write Confluent's wire format")
+    assert messages[6].startswith(reported + "That format is not read. Have the producer write Confluent's wire format")
     assert messages[8] == "The value begins with 0x03070A1B2C.", "not a byte that Glue's serializers write"
 
 

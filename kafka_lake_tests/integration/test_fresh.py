@@ -351,11 +351,14 @@ def test_table_too_far_behind_is_an_error_with_the_way_out(new_topic: NewTopic, 
     topic.send_ids([0])
     ingest(spec, connections(), "run-1")
     topic.send_ids(range(1, 7), partitions=2)
-    for limit, told in ((MaxTail(records=5), "more than max_tail's 5 records"), (MaxTail(size=10), "bytes of them")):
+    for limit, reported in (
+        (MaxTail(records=5), "more than max_tail's 5 records"),
+        (MaxTail(size=10), "bytes of them"),
+    ):
         with FreshTable(spec, connections(), max_tail=limit) as table, pytest.raises(TailTooLongError) as caught:
             table.read()
         assert f"{spec.namespace}.{spec.table} is 6 records of topic {topic.name} behind" in str(caught.value)
-        assert told in str(caught.value)
+        assert reported in str(caught.value)
         assert "kafka-lake ingest" in str(caught.value)
 
 
@@ -371,8 +374,10 @@ def test_fresh_query_of_the_command_line_reads_nothing_else(
     shown = command_line([spec], "query", name, "SELECT id, id FROM this ORDER BY id", "--fresh", "--explain")
     assert [line.split() for line in shown.output.splitlines() if "│" in line][-1:] == [["│", "2", "│", "2", "│"]]
     assert f"topic {topic.name} partition 0 offsets 1 to 1" in shown.output
-    told = command_line([spec], "query", topic.name, f"SELECT * FROM {spec.table} WHERE id = 2", "--fresh", "--json")
-    (row,) = json.loads(told.output)
+    reported = command_line(
+        [spec], "query", topic.name, f"SELECT * FROM {spec.table} WHERE id = 2", "--fresh", "--json"
+    )
+    (row,) = json.loads(reported.output)
     assert (row["id"], row["at"], row["_kafka"]["offset"]) == (2, "2026-01-02 03:04:05.5+00", 1)
     for sql in (
         "SELECT * FROM read_text('/etc/passwd')",

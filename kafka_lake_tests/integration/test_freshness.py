@@ -91,8 +91,8 @@ def test_unreachable_source_keeps_its_last_state(
 ) -> None:
     spec = new_topic(1).spec(max_age="5m")
     cluster, catalog = connections().cluster, connections().catalog
-    events, told = freshness_changes([spec], cluster, catalog, "of another version")
+    events, reported = freshness_changes([spec], cluster, catalog, "of another version")
     assert [event.passed for event in events] == [True]
     monkeypatch.setattr(KafkaCluster, "watermarks", lambda _, topics: {topic: OSError("gone") for topic in topics})
-    assert freshness_changes([spec], cluster, catalog, told) == ([], told)
+    assert freshness_changes([spec], cluster, catalog, reported) == ([], reported)
     assert freshness([spec], cluster, catalog) == []

@@ -44,8 +44,8 @@ def test_a_late_change_splits_the_interval_that_it_falls_in(
     topic.send({"id": 2, "at": 10, "v": "x"}, 0)
     report = ingest(spec, connections(), "run-1")
     assert versions(view(spec), "v") == [(1, 10, 30, "a"), (1, 30, None, "c"), (2, 10, None, "x")]
-    told = facts(report)
-    assert (told["rows_added"], told["versions_added"], told["versions_closed"]) == (3, 3, 1)
+    reported = facts(report)
+    assert (reported["rows_added"], reported["versions_added"], reported["versions_closed"]) == (3, 3, 1)
 
     topic.send({"id": 1, "at": 20, "v": "b"}, 1)
     topic.send({"id": 1, "at": 5, "v": "z"}, 1)
@@ -100,8 +100,8 @@ class Source:
         is_delete = row["b"] == "gone"
         is_kept = self._is_partial and not is_delete
         keeps = frozenset(name for name in ("a",) if row[name] is None and is_kept)
-        told = {name: value for name, value in values.items() if name not in keeps}
-        self.events.append(Event(*place, at, at, told, keeps, is_delete))
+        reported = {name: value for name, value in values.items() if name not in keeps}
+        self.events.append(Event(*place, at, at, reported, keeps, is_delete))
 
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

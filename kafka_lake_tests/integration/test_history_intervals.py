@@ -58,8 +58,8 @@ def random_events(chance: random.Random, keys: int) -> list[tuple[int, Event]]:
             keeps = frozenset(name for name in values if chance.random() < 0.3)
             if is_delete:
                 values, keeps = dict.fromkeys(values), frozenset()
-            told = {name: value for name, value in values.items() if name not in keeps}
-            event = Event(key, partition, offsets[partition], at, at, {**told, "at": at}, keeps, is_delete)
+            reported = {name: value for name, value in values.items() if name not in keeps}
+            event = Event(key, partition, offsets[partition], at, at, {**reported, "at": at}, keeps, is_delete)
             offsets[partition] += 1
             found.append((batches[partition], event))
             while chance.random() < 0.15:
@@ -87,8 +87,8 @@ def test_the_rows_are_those_of_all_events_sorted_at_once(track: tuple[str, ...],
     for number in range(BATCHES):
         batch = {event: None for in_batch, event in events if in_batch == number}
         changes = spark.createDataFrame([change(item) for item in batch], CHANGES)
-        told = union_events(spark.createDataFrame(stored, shape.columns), event_rows(changes, shape), shape)
-        rows = with_intervals(told, shape).cache()
+        reported = union_events(spark.createDataFrame(stored, shape.columns), event_rows(changes, shape), shape)
+        rows = with_intervals(reported, shape).cache()
         stored = rows.select(*shape.columns.names).collect()
         arrived = [event for in_batch, event in events if in_batch <= number]
         modelled = history(arrived, track)

@@ -88,12 +88,12 @@ class Database:
             del self._rows[key]
             self._tell(key, "d", order, None)
         else:
-            told = {
+            reported = {
                 name: value if self.chance.random() < 0.4 else row.get(name) for name, value in self._values().items()
             }
-            keeps = frozenset(["big"] if told["big"] == row["big"] and self.chance.random() < 0.8 else [])
-            self._rows[key] = told
-            self._tell(key, "u", order, told, keeps)
+            keeps = frozenset(["big"] if reported["big"] == row["big"] and self.chance.random() < 0.8 else [])
+            self._rows[key] = reported
+            self._tell(key, "u", order, reported, keeps)
 
     def _values(self) -> dict[str, Any]:
         made = {
@@ -117,14 +117,14 @@ class Database:
                   "sequence": json.dumps([str(commit), str(lsn or commit)])}  # fmt: skip
         after = None if row is None else {"id": key, **row, **dict.fromkeys(keeps, UNSENT)}
         envelope = {"before": None, "after": after, "op": op, "source": source}
-        told = Told(order, at, row and dict(row), keeps, is_delete=op == "d")
-        self._unsent.append((key, told, [envelope, None] if op == "d" else [envelope]))
+        reported = Told(order, at, row and dict(row), keeps, is_delete=op == "d")
+        self._unsent.append((key, reported, [envelope, None] if op == "d" else [envelope]))
 
-    def _deliver(self, key: int, told: Told, records: list[Any]) -> None:
+    def _deliver(self, key: int, reported: Told, records: list[Any]) -> None:
         partition = self.chance.randrange(3)
         of_record = json.dumps({"id": key}).encode()
         sent = [self.topic.send(record, partition, key=of_record) for record in records]
-        self.changes[key].append(replace(told, order=(*told.order, *sent[0].place), place=sent[0].place))
+        self.changes[key].append(replace(reported, order=(*reported.order, *sent[0].place), place=sent[0].place))
 
 
 @pytest.mark.exhaustive

@@ -241,9 +241,9 @@ def test_an_offset_that_a_leader_does_not_know_yet_is_no_offset() -> None:
     future: Future[Any] = Future()
     future.set_result(SimpleNamespace(offset=OFFSET_INVALID, leader_epoch=None))
     cluster = KafkaCluster({"bootstrap.servers": "127.0.0.1:1"})
-    (told,) = cluster._offsets({TopicPartition("orders", 0): future})["orders"].values()
-    assert isinstance(told, KafkaError)
-    assert "topic orders partition 0" in str(told)
+    (reported,) = cluster._offsets({TopicPartition("orders", 0): future})["orders"].values()
+    assert isinstance(reported, KafkaError)
+    assert "topic orders partition 0" in str(reported)
 
 
 def watermarks_of_admin(port: int) -> Any:

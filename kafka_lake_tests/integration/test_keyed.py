@@ -52,8 +52,13 @@ def test_a_row_for_each_key_as_its_newest_record_left_it(
     topic.send({"id": 3, "v": "e"}, 0, key=b"three")
     report = ingest(spec, connections(), "run-2")
     assert rows(view(spec), "id", "v", "more") == [(2, "d", 1.5), (3, "e", None)]
-    told = facts(report)
-    assert (told["rows_inserted"], told["rows_updated"], told["rows_deleted"], told["keys_ignored"]) == (1, 1, 1, 0)
+    reported = facts(report)
+    assert (
+        reported["rows_inserted"],
+        reported["rows_updated"],
+        reported["rows_deleted"],
+        reported["keys_ignored"],
+    ) == (1, 1, 1, 0)
 
     topic.send(None, 0, key=b"three")
     topic.send({"id": 3, "v": "f"}, 0, key=b"three")
@@ -309,11 +314,11 @@ def test_debezium_columns_keep_values_not_sent(new_topic: NewTopic, connections:
     row = {"_changed_by": "ada", "ints": [1], "longs": [2], "texts": ["a"], "ids": ["b"], "store": '{"a":"b"}',
            "pairs": {"a": "b"}, "raw": "AQI=", "doc": {"a": 1}, "columns": 1,
            "days": ["2026-11-24"], "shop": {"a": "b"}}  # fmt: skip
-    told = {"_changed_by": text, "ints": [*text.encode()], "longs": [*text.encode()], "texts": [text],
+    reported = {"_changed_by": text, "ints": [*text.encode()], "longs": [*text.encode()], "texts": [text],
             "ids": ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"], "store": f'{{"{text}":"{text}"}}', "pairs": {text: text},
             "raw": b64encode(text.encode()).decode(), "doc": text, "days": [*text.encode()],
             "shop": {text: text}}  # fmt: skip
-    for number, (op, values) in enumerate([("c", row), ("u", told), ("u", told)]):
+    for number, (op, values) in enumerate([("c", row), ("u", reported), ("u", reported)]):
         topic.send(debezium(op, 10 + number, {"id": 1, **values}, number), key=b'{"id": 1}')
         if number:
             ingest(spec, connections(), f"run-{number}")
@@ -326,10 +331,10 @@ def test_debezium_columns_keep_values_not_sent(new_topic: NewTopic, connections:
     # Of a row that is gone nothing is left to keep.
     topic.send(debezium("c", 20, {"id": 2, **row}, 19), key=b'{"id": 2}')
     topic.send(debezium("d", 21, None, 20), key=b'{"id": 2}')
-    topic.send(debezium("u", 22, {"id": 2, **told}, 21), key=b'{"id": 2}')
-    topic.send(debezium("u", 23, {"id": 3, **told, "doc": {}}, 22), key=b'{"id": 3}')
-    topic.send(debezium("u", 24, {"id": 1, **told, "doc": {"a": 2}}, 23), key=b'{"id": 1}')
-    topic.send(debezium("u", 25, {"id": 3, **told}, 24), key=b'{"id": 3}')
+    topic.send(debezium("u", 22, {"id": 2, **reported}, 21), key=b'{"id": 2}')
+    topic.send(debezium("u", 23, {"id": 3, **reported, "doc": {}}, 22), key=b'{"id": 3}')
+    topic.send(debezium("u", 24, {"id": 1, **reported, "doc": {"a": 2}}, 23), key=b'{"id": 1}')
+    topic.send(debezium("u", 25, {"id": 3, **reported}, 24), key=b'{"id": 3}')
     report = ingest(spec, connections(), "run-3")
     shown = connections().spark().sql(f"SELECT id, doc AS shown FROM {name}").collect()
     assert [(item["id"], item["shown"]) for item in shown] == [(1, '{"a":2}')]
@@ -575,11 +580,11 @@ class Source:
             del self.rows[number]
             self.events += [(number, debezium("d", position, None, before)), (number, None)]
         else:
-            told = {**row, "n": self._chance.randrange(100), "big": "__debezium_unavailable_value"}
+            reported = {**row, "n": self._chance.randrange(100), "big": "__debezium_unavailable_value"}
             if self._chance.random() < 0.4:
-                told["big"] = f"big {position}"
-            self.rows[number] = {**told, "big": row["big"] if told["big"].startswith("__") else told["big"]}
-            self.events.append((number, debezium("u", position, told, before)))
+                reported["big"] = f"big {position}"
+            self.rows[number] = {**reported, "big": row["big"] if reported["big"].startswith("__") else reported["big"]}
+            self.events.append((number, debezium("u", position, reported, before)))
 
 
 @pytest.mark.parametrize("seed", [1, exhaustive(2), exhaustive(3), exhaustive(4)])

@@ -133,11 +133,11 @@ class Capture:
             partition: Of the topic.
         """
         name = self.topic.name
-        told = key and self._key(
+        reported = key and self._key(
             dict(zip(self._columns, key, strict=True)), SerializationContext(name, MessageField.KEY)
         )
         self.topic.send(
-            value and self._value(value, SerializationContext(name, MessageField.VALUE)), partition, key=told
+            value and self._value(value, SerializationContext(name, MessageField.VALUE)), partition, key=reported
         )
 
 

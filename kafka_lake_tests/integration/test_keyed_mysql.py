@@ -41,7 +41,7 @@ class Source:
     moves: bool = False
     rows: dict[Any, dict[str, Any]] = field(default_factory=dict)
 
-    def told(self, operation: str, row: dict[str, Any], old: dict[str, Any] | None = None) -> dict[str, Any]:
+    def reported(self, operation: str, row: dict[str, Any], old: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the record of a change."""
         if self.kind == "maxwell":
             message = {"database": "shop", "table": "t", "type": operation, "ts": 1, "xid": 2, "commit": True}
@@ -70,15 +70,15 @@ class Source:
         if row is None:
             made = {**dict(zip(KEY, key, strict=True)), **self._values(chance)}
             self.rows[key] = made
-            return self.told("insert", made)
+            return self.reported("insert", made)
         if chance.random() < 0.4:
-            return self.told("delete", self.rows.pop(key))
+            return self.reported("delete", self.rows.pop(key))
         new = {**row, **self._values(chance)}
         if self.moves and (free := [(a, key[1]) for a in range(8) if (a, key[1]) not in self.rows]):
             new["a"] = chance.choice(free)[0]
             del self.rows[key]
         self.rows[new["a"], new["b"]] = new
-        return self.told("update", new, {name: item for name, item in row.items() if new[name] != item})
+        return self.reported("update", new, {name: item for name, item in row.items() if new[name] != item})
 
     @staticmethod
     def _values(chance: random.Random) -> dict[str, Any]:
@@ -135,14 +135,14 @@ def test_impossible_change_is_a_dead_letter(
     ddl = {"type": "table-alter", "sql": "alter"} if kind == "maxwell" else {"type": "ALTER", "isDdl": True}
     topic.send(ddl)
     for record in (
-        source.told("insert", row),
-        source.told("insert", {**row, "a": 2}),
-        source.told("update", {**row, "a": 3}, {"a": 1}),
+        source.reported("insert", row),
+        source.reported("insert", {**row, "a": 2}),
+        source.reported("update", {**row, "a": 3}, {"a": 1}),
     ):
         topic.send(record, key=key_of(kind, row))
     expected = [(0, "not_a_change"), (3, "key_changed")]
     if kind == "canal":
-        several = source.told("insert", row)
+        several = source.reported("insert", row)
         topic.send({**several, "data": several["data"] * 2})
         topic.send({"type": "TRUNCATE", "isDdl": True, "data": None})
         expected.append((4, "several_rows"))
@@ -153,7 +153,7 @@ def test_impossible_change_is_a_dead_letter(
         (2, "x", "n"),
     ]
     # Only Kafka's offset tells the order, and those of two partitions can't be compared.
-    topic.send(source.told("update", {**row, "note": "m"}, {"note": "n"}), 1, key=key_of(kind, row))
+    topic.send(source.reported("update", {**row, "note": "m"}, {"note": "n"}), 1, key=key_of(kind, row))
     with pytest.raises(KafkaLakeError, match=r"another one came from partition 0.*order_by"):
         ingest(spec, connections(), "run-2")
     view(spec).assert_no_branches()
@@ -169,15 +169,15 @@ def test_columns_of_the_row_may_order_changes(new_topic: NewTopic, connections: 
     topic, source = new_topic(2), Source("maxwell")
     spec = topic.spec("a bigint, v bigint", write="upsert", envelope="maxwell", key=("a",), order_by=("v",))
     for number, (v, where) in enumerate([(2, 0), (1, 1), (3, 1)]):
-        topic.send(source.told("update" if number else "insert", {"a": 1, "v": v}), where)
-    topic.send(source.told("insert", {"a": 2, "v": 1}), 0)
-    topic.send(source.told("delete", {"a": 2, "v": 2}), 1)
+        topic.send(source.reported("update" if number else "insert", {"a": 1, "v": v}), where)
+    topic.send(source.reported("insert", {"a": 2, "v": 1}), 0)
+    topic.send(source.reported("delete", {"a": 2, "v": 2}), 1)
     ingest(spec, connections(), "run-1")
     assert [(row["a"], row["v"]) for row in view(spec).rows()] == [(1, 3)]
-    topic.send(source.told("update", {"a": 2, "v": 1}), 1)
-    topic.send(source.told("update", {"a": 4, "v": 4}, {"a": 1}), 0)
-    topic.send(source.told("insert", {"a": 5, "v": 6}), 0)
-    topic.send(source.told("update", {"a": 6, "v": 5}, {"a": 5}), 1)
+    topic.send(source.reported("update", {"a": 2, "v": 1}), 1)
+    topic.send(source.reported("update", {"a": 4, "v": 4}, {"a": 1}), 0)
+    topic.send(source.reported("insert", {"a": 5, "v": 6}), 0)
+    topic.send(source.reported("update", {"a": 6, "v": 5}, {"a": 5}), 1)
     ingest(spec, connections(), "run-2")
     assert sorted((row["a"], row["v"]) for row in view(spec).rows()) == [(4, 4), (5, 6), (6, 5)]
 
@@ -187,7 +187,7 @@ def test_records_without_key_stop_the_first_run(
     kind: Envelope, new_topic: NewTopic, connections: NewConnections
 ) -> None:
     topic, source = new_topic(1), Source(kind)
-    topic.send({**source.told("insert", {"a": 1}), "pkNames": None})
+    topic.send({**source.reported("insert", {"a": 1}), "pkNames": None})
     with pytest.raises(
         KafkaLakeError, match=r"None of the first 1 records names the key .*or name the columns with key:"
     ):

@@ -131,17 +131,17 @@ def test_upsert_rule_validates_change_and_may_fail_or_warn(
     ingest(spec, connections(), "run-1")
     rules = (*at_most(5), RuleEntry(not_null=("v", "w")), RuleEntry(row_count=RowCount(max=4)))
     # To a check, what isn't told is null.
-    rules += (RuleEntry(check="kafka_lake_tests.decode.checks:told", on_failure="warn"),)
+    rules += (RuleEntry(check="kafka_lake_tests.decode.checks:reported", on_failure="warn"),)
     ruled = replace(spec, rules=rules, evolution="freeze")
     topic.send({"id": 1, "w": "not told to be null"})
     topic.send({"id": 2, "v": 9})
     topic.send(None, key=b'{"id": 7}')
     topic.send({"id": 3, "v": 9, "w": "a"})
     report = ingest(ruled, connections(), "run-2")
-    told = {f.check: f.facts for f in report.findings() if f.is_rule}
-    assert [told["rule_not_null_v"][name] for name in ("evaluated", "failed", "null")] == [3, 0, 1]
-    assert told["rule_row_count"]["rows"] == 1
-    check = told["rule_check_told"]
+    reported = {f.check: f.facts for f in report.findings() if f.is_rule}
+    assert [reported["rule_not_null_v"][name] for name in ("evaluated", "failed", "null")] == [3, 0, 1]
+    assert reported["rule_row_count"]["rows"] == 1
+    check = reported["rule_check_told"]
     assert (check["rows"], check["failed: v is there"]) == (1, "is not met"), "the refused ones aren't asked"
     see = view(ruled)
 

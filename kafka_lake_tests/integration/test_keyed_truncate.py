@@ -116,9 +116,9 @@ def test_truncate_within_batch_deletes_only_older_rows(
     send(topic, "c", 125, 1, "after")
     report = ingest(spec, connections(), "run-2")
     assert rows(view(spec), "id", "v") == [(1, "after"), (3, "newer than the truncate")]
-    told = facts(report)
-    assert (told["rows_truncated"], told["changes_before_truncate"]) == (1, 2)
-    assert (told["rows_inserted"], told["rows_updated"], told["rows_deleted"]) == (0, 1, 0)
+    reported = facts(report)
+    assert (reported["rows_truncated"], reported["changes_before_truncate"]) == (1, 2)
+    assert (reported["rows_inserted"], reported["rows_updated"], reported["rows_deleted"]) == (0, 1, 0)
     # It is remembered, also behind snapshots of others.
     connections().spark().sql(view(spec).call("rewrite_data_files", options="map('rewrite-all', 'true')")).collect()
     send(topic, "u", 119, 2, "late", 1)

@@ -191,13 +191,13 @@ def test_sensor_requests_due_maintenance_and_run_reports_it(
     result = runner.run(spec, None, chosen, tags={MAINTENANCE_TAG: "x"})
     assert result.success
     (event,) = events_of(runner.instance, dg.DagsterEventType.ASSET_OBSERVATION, table_key(spec))
-    told = {name: item.value for name, item in event.asset_observation.metadata.items()}
-    assert told["data_files"] == len(list(view(spec).table.scan().plan_files())) == 1
-    assert told["snapshots"] == table_health(view(spec).table).snapshots
-    assert ".".join(spec.identifier) in str(told["done"])
+    reported = {name: item.value for name, item in event.asset_observation.metadata.items()}
+    assert reported["data_files"] == len(list(view(spec).table.scan().plan_files())) == 1
+    assert reported["snapshots"] == table_health(view(spec).table).snapshots
+    assert ".".join(spec.identifier) in str(reported["done"])
     (check,) = result.get_asset_check_evaluations()
     assert (check.check_name, check.passed, check.asset_key) == ("table_health", True, table_key(spec))
-    assert {name: item.value for name, item in check.metadata.items()}.items() >= told.items()
+    assert {name: item.value for name, item in check.metadata.items()}.items() >= reported.items()
     assert events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, table_key(spec)) == []
     assert not tick(901).run_requests
     view(spec).assert_exactly_once(topic.ledger)
@@ -218,12 +218,12 @@ def test_foreign_table_is_maintained_only_when_enabled(
     assert "skipped" in command_line([spec], "maintain").output
     assert "skipped, another program created it" in command_line([spec], "maintain", "--yes").output
     assert view(spec).fingerprint() == before
-    told = replace(spec, maintenance=SHARP.model_copy(update={"enabled": True}))
-    (done,) = json.loads(command_line([told], "maintain", "--yes", "--json").stdout)
+    reported = replace(spec, maintenance=SHARP.model_copy(update={"enabled": True}))
+    (done,) = json.loads(command_line([reported], "maintain", "--yes", "--json").stdout)
     assert done["after"]["data_files"] == 1
     assert done["expired"] >= 3
     assert sorted(view(spec).ids()) == list(range(8))
-    assert command_line([told], "maintain", "--all").exit_code == 1
+    assert command_line([reported], "maintain", "--all").exit_code == 1
 
 
 @pytest.mark.exhaustive
@@ -280,9 +280,9 @@ def test_maintenance_continues_after_a_table_fails(
             ingest(spec, connections(), f"run-{number}")
     lost = next(iter(view(broken).table.scan().plan_files())).file.file_path
     Path(lost.removeprefix("file:").replace("//", "/")).unlink()
-    told = command_line([broken, healthy], "maintain", "--yes", "--json")
-    assert told.exit_code == 1
-    of_broken, of_healthy = json.loads(told.stdout)
+    reported = command_line([broken, healthy], "maintain", "--yes", "--json")
+    assert reported.exit_code == 1
+    of_broken, of_healthy = json.loads(reported.stdout)
     assert of_broken["compacted"] is None
     assert of_broken["expired"] > 0
     assert "could not be replaced" in of_broken["failures"][0]

@@ -104,8 +104,8 @@ def test_tables_by_value_are_assets_after_refresh(
     warned: list[str] = []
     ingest(spec, connections(), "run", observer=Observer(warn=warned.append))
     assert [item for item in warned if "They become assets once `kafka-lake topics refresh` has run" in item]
-    told = json.loads(project.command("topics", "list", "--json"))
-    assert [(item["value"], item["table"], item["state"]) for item in told] == [
+    reported = json.loads(project.command("topics", "list", "--json"))
+    assert [(item["value"], item["table"], item["state"]) for item in reported] == [
         ("a", f"{NAMESPACE}.{topic.table}_a", "new"), ("B b", f"{NAMESPACE}.{topic.table}_b_b", "new"),
     ]  # fmt: skip
     assert tables() == {""}, "the catalog isn't asked"
@@ -153,8 +153,8 @@ def test_matching_topics_get_tables_and_new_ones_are_reported(
             "several": f"KafkaTopic\ntopics: {{pattern: '{name}_.*', exclude: .*c}}\ntable: {NAMESPACE}.{name}",
         }
     )
-    told = json.loads(project.command("topics", "list", "--json"))
-    assert [(item["topic"], item["table"], item["state"]) for item in told] == [
+    reported = json.loads(project.command("topics", "list", "--json"))
+    assert [(item["topic"], item["table"], item["state"]) for item in reported] == [
         (f"{name}.Orders", "", "new"), (f"{name}.users", "", "new"), (f"{name}_a", f"{NAMESPACE}.{name}", "new"),
     ]  # fmt: skip
     assert re.search(rf"{name}_a +{NAMESPACE}\.{name} +new: not in the table yet", project.command("topics", "refresh"))

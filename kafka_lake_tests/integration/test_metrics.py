@@ -35,11 +35,15 @@ class Watched:
 
     def __init__(self, catalog: CatalogResource, by_cluster: list[tuple[KafkaResource, list[TopicTable]]]) -> None:
         specs = [spec for item in by_cluster for spec in item[1]]
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.latest = LatestSamples(map(key_of, specs), max_age(15))
         self.collectors = [
             ClusterCollector(
-                specs=specs, cluster=kafka.cluster, catalog=catalog.open, latest=self.latest, tell_user=self.told.append
+                specs=specs,
+                cluster=kafka.cluster,
+                catalog=catalog.open,
+                latest=self.latest,
+                tell_user=self.reported.append,
             )
             for kafka, specs in by_cluster
         ]
@@ -91,7 +95,7 @@ def test_metrics_match_produced_and_written_records(
     untouched.send({"id": 1}, timestamp_ms=int(old * 1000))
     abort(kafka_resource, idle.name)
     found = watched.scrape()
-    assert watched.told == []
+    assert watched.reported == []
     assert all(value == 1 for _, value in found.all("scrape_success"))
     assert len(found.all("scrape_success")) == 9
     assert found.of("topics") == 3
@@ -218,6 +222,6 @@ def test_dead_broker_removes_only_metrics_of_its_topics(
         item.all("scrape_last_success_timestamp_seconds", topic=theirs.topic, part="brokers") for item in (both, one)
     )
     assert last == now, "a frozen time tells how old the last values are"
-    assert len(watched.told) == 1
-    assert other.bootstrap_servers in watched.told[0]
+    assert len(watched.reported) == 1
+    assert other.bootstrap_servers in watched.reported[0]
     assert all(value == 1 for _, value in one.all("scrape_success", topic=ours.topic))

@@ -49,8 +49,10 @@ def test_records_with_impossible_times_become_rows(
     report = ingest(spec, connections(), "run-1", observer=Observer(warn=said.append))
     assert (report.total("records"), report.total("untimed"), report.total("dead_letters")) == (10, 8, 1)
     assert figures_metadata(report.figures())["records_without_timestamp"] == 8
-    (told,) = [line for line in said if "null" in line]
-    assert told.startswith(f"Topic {topic.name}: 8 records have no Kafka timestamp, or one outside of the years 1970")
+    (reported,) = [line for line in said if "null" in line]
+    assert reported.startswith(
+        f"Topic {topic.name}: 8 records have no Kafka timestamp, or one outside of the years 1970"
+    )
     times = {row["id"]: row["_kafka"]["timestamp"] for row in view(spec).rows()}
     assert {number for number, time in times.items() if time is not None} == {0, 100}
     assert times.keys() == {*range(len(STAMPS)), 100}
@@ -99,8 +101,8 @@ def test_samples_with_impossible_times_are_shown(
     topic.send({"id": 8}, 2, timestamp_ms=GOOD)
     spec = topic.spec(max_age="5m")
     lines = command_line([spec], "topic", "tail", topic.name, "--json").output.splitlines()
-    told = {json.loads(line["value"])["id"]: line["timestamp"] for line in map(json.loads, lines)}
-    assert told == {
+    reported = {json.loads(line["value"])["id"]: line["timestamp"] for line in map(json.loads, lines)}
+    assert reported == {
         **dict.fromkeys(range(1, 8)),
         0: "2026-01-02T03:04:05.123+00:00",
         8: "2026-01-02T03:04:05.123+00:00",

@@ -306,7 +306,7 @@ def registered(path: str, _headers: Headers) -> Answer:
     return 200, json.dumps({"schema": '"string"', "id": 1, "subject": "s", "version": 1})
 
 
-def told(registry: SchemaRegistry) -> RegistryError:
+def reported(registry: SchemaRegistry) -> RegistryError:
     """Return the error that a question ends with, of which no part may show a secret."""
     with pytest.raises(RegistryError, match="Schema id 1: the schema registry at http") as failed:
         registry.by_id(1)
@@ -347,7 +347,7 @@ def told(registry: SchemaRegistry) -> RegistryError:
 )
 def test_each_answer_has_its_error(status: int, body: str, error: type[RegistryError], said: str) -> None:
     with Impostor(lambda *_: (status, body)) as server:
-        failed = told(SchemaRegistry({"url": server.url, "basic.auth.user.info": f"bob:{SECRET}"}))
+        failed = reported(SchemaRegistry({"url": server.url, "basic.auth.user.info": f"bob:{SECRET}"}))
     assert type(failed) is error
     assert said in str(failed)
     assert len(str(failed)) < 1000
@@ -371,7 +371,7 @@ def test_credentials_repeated_by_server_are_hidden() -> None:
         return 401, json.dumps({"error_code": 401, "message": f"{headers['authorization']} is not bob:{SECRET}"})
 
     with Impostor(repeat) as server:
-        failed = told(SchemaRegistry({"url": server.url, "basic.auth.user.info": f"bob:{SECRET}"}))
+        failed = reported(SchemaRegistry({"url": server.url, "basic.auth.user.info": f"bob:{SECRET}"}))
     assert "HTTP 401, Basic *** is not ***." in str(failed)
     assert base64.b64encode(f"bob:{SECRET}".encode()).decode() not in str(failed)
 
@@ -417,7 +417,7 @@ def test_a_token_from_an_identity_provider(status: int, error: type[RegistryErro
         }
         registry = SchemaRegistry({"url": server.url, **settings})
         if error:
-            failed = told(registry)
+            failed = reported(registry)
             assert type(failed) is error
             assert "there is no token for it" in str(failed)
         else:
@@ -434,7 +434,7 @@ def test_a_registry_that_dawdles_is_given_up() -> None:
 
     with Impostor(dawdle) as server:
         began = time.monotonic()
-        failed = told(SchemaRegistry({"url": server.url}, timeout=0.2))
+        failed = reported(SchemaRegistry({"url": server.url}, timeout=0.2))
         assert time.monotonic() - began < QUICK
         release.set()
     assert type(failed) is RegistryError
@@ -558,14 +558,14 @@ def test_tls_with_certificates_of_both_sides(authority: Authority) -> None:
         with pytest.raises(ConfigurationError, match="can't be made"):
             SchemaRegistry(locked).by_id(1)
 
-        failed = told(SchemaRegistry(trusting))
+        failed = reported(SchemaRegistry(trusting))
         assert type(failed) is RegistryRefusedError
         assert "KAFKA_LAKE_REGISTRY_SSL_CERTIFICATE_LOCATION" in str(failed)
 
 
 def test_certificate_of_unknown_authority_is_refused(authority: Authority) -> None:
     with Impostor(registered, server_side(authority, False)) as server:
-        failed = told(SchemaRegistry({"url": server.url, "basic.auth.user.info": f"bob:{SECRET}"}))
+        failed = reported(SchemaRegistry({"url": server.url, "basic.auth.user.info": f"bob:{SECRET}"}))
         assert type(failed) is RegistryRefusedError
         assert "isn't trusted: [SSL: CERTIFICATE_VERIFY_FAILED]" in str(failed)
         assert "KAFKA_LAKE_REGISTRY_SSL_CA_LOCATION" in str(failed)
@@ -574,6 +574,6 @@ def test_certificate_of_unknown_authority_is_refused(authority: Authority) -> No
 
 def test_an_address_with_https_of_a_registry_without_is_refused() -> None:
     with Impostor(registered) as server:
-        failed = told(SchemaRegistry({"url": server.url.replace("http:", "https:")}))
+        failed = reported(SchemaRegistry({"url": server.url.replace("http:", "https:")}))
     assert type(failed) is RegistryRefusedError
     assert "begins with http" in str(failed)

@@ -59,7 +59,7 @@ def test_each_table_is_an_asset_with_its_own_rows_and_checks(
     result = runner.run(spec, (0, 1), selection=as_the_sensor(spec, *spec.tables))
     assert result.success
     rows: dict[tuple[dg.AssetKey, str | None], object] = {}
-    for item in (told for table in spec.tables for told in told_of(runner, table)):
+    for item in (reported for table in spec.tables for reported in told_of(runner, table)):
         name = "dagster/row_count" if item.partition is None else ROWS
         rows[item.asset_key, item.partition] = item.metadata[name].value
     own, orders, clicks = keys
@@ -106,6 +106,8 @@ def test_each_table_is_an_asset_with_its_own_rows_and_checks(
     assert result.success
     assert all(evaluation.passed for evaluation in result.get_asset_check_evaluations())
     assert view(spec.tables[1]).ids() == [0, 1, 1000]
-    told = whole(runner, result, spec)
-    assert told["records_without_a_table"] == 1
-    assert f"No asset yet: `{NAMESPACE}.{topic.table}_refund`. Run `kafka-lake topics refresh`." in str(told["routes"])
+    reported = whole(runner, result, spec)
+    assert reported["records_without_a_table"] == 1
+    assert f"No asset yet: `{NAMESPACE}.{topic.table}_refund`. Run `kafka-lake topics refresh`." in str(
+        reported["routes"]
+    )

@@ -100,8 +100,8 @@ def broken(row: Mapping[str, Any], seen: set[int], of_rows_only: bool) -> list[s
 
 def names_in(letter: Mapping[str, Any]) -> list[str]:
     """Return the names of the rules that a dead letter's message tells of."""
-    told = letter["error_message"].split(": ", 1)[1]
-    return [part.split(" (")[0] for part in told.split("; ")]
+    reported = letter["error_message"].split(": ", 1)[1]
+    return [part.split(" (")[0] for part in reported.split("; ")]
 
 
 def rules_are_kept(

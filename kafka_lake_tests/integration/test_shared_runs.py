@@ -137,11 +137,11 @@ def test_topics_of_a_run_go_on_together_until_nothing_comes(
     result = lake.run(request)
 
     assert result.success
-    told = Counter((event.asset_key, event.partition) for event in result.get_asset_materialization_events())
+    reported = Counter((event.asset_key, event.partition) for event in result.get_asset_materialization_events())
     for spec, topic in zip(specs, topics, strict=True):
         view(spec).assert_exactly_once(topic.ledger)
         assert failed_checks(result, spec) == set()
-        assert told[table_key(spec), "0"] == told[table_key(spec), "1"] == 2
+        assert reported[table_key(spec), "0"] == reported[table_key(spec), "1"] == 2
         checks = [check for check in result.get_asset_check_evaluations() if check.asset_key == table_key(spec)]
         rows = next(check for check in reversed(checks) if check.check_name == "row_count")
         assert rows.metadata["commits"].value == 2, "a result is about the whole run"

@@ -40,14 +40,14 @@ def test_snapshot_log_names_author_and_operation_of_each_commit(
 
     shown = command_line([spec], "history", topic.name)
     assert shown.exit_code == 0
-    told = json.loads(command_line([spec], "history", spec.table, "--json").stdout)
-    assert (told["table"], told["older"], told["expired"]) == (".".join(spec.identifier), 0, False)
+    reported = json.loads(command_line([spec], "history", spec.table, "--json").stdout)
+    assert (reported["table"], reported["older"], reported["expired"]) == (".".join(spec.identifier), 0, False)
     who = author_summary("", "")
-    seen = [(item["what"], item["run_id"], item["rows_added"] - item["rows_deleted"]) for item in told["commits"]]
+    seen = [(item["what"], item["run_id"], item["rows_added"] - item["rows_deleted"]) for item in reported["commits"]]
     assert seen[0] == ("append", "", 1)
-    assert told["commits"][0]["managed"] is False
-    assert "spark" in told["commits"][0]["engine"]
-    ours = [item for item in told["commits"] if item["run_id"] and not item["what"].startswith("part of")]
+    assert reported["commits"][0]["managed"] is False
+    assert "spark" in reported["commits"][0]["engine"]
+    ours = [item for item in reported["commits"] if item["run_id"] and not item["what"].startswith("part of")]
     assert [(row["what"], row["run_id"]) for row in ours][-3:] == [
         ("replay", "again"),
         ("append", "second"),
@@ -59,13 +59,13 @@ def test_snapshot_log_names_author_and_operation_of_each_commit(
         [{"partition": 0, "start": 5, "end": 7}, {"partition": 1, "start": 4, "end": 5}],
         [{"partition": 0, "start": None, "end": 5}, {"partition": 1, "start": None, "end": 4}],
     ]
-    (moved,) = [item for item in told["commits"] if item["run_id"] == "letters"]
+    (moved,) = [item for item in reported["commits"] if item["run_id"] == "letters"]
     assert (moved["what"], moved["rows_added"], moved["offsets"]) == ("dead-letter replay", 1, [])
     assert [(item["column"], item["kind"]) for item in moved["schema_changes"]] == [("id", "widened")]
-    assert "compaction" in [item["what"] for item in told["commits"]]
-    assert told["commits"][-1]["what"] == "table created"
-    assert [item["run_id"] for item in told["commits"] if item["what"] == "part of the replay"] == ["again"]
-    assert next(item["what"] for item in told["commits"] if item["run_id"] == "back") == "reset"
+    assert "compaction" in [item["what"] for item in reported["commits"]]
+    assert reported["commits"][-1]["what"] == "table created"
+    assert [item["run_id"] for item in reported["commits"] if item["what"] == "part of the replay"] == ["again"]
+    assert next(item["what"] for item in reported["commits"] if item["run_id"] == "back") == "reset"
     # Nobody is said to have written what the rows don't have.
     assert sum(change for _, _, change in seen) == len(view(spec).ids())
     letters = json.loads(command_line([spec], "history", spec.dead_letter_table[1], "--json").stdout)

@@ -227,9 +227,9 @@ def test_topics_join_and_leave_a_table_that_one_alone_has_filled(
     position = state_of(of(both, b), table).position
     assert position is not None
     table.append(table.scan(limit=0).to_arrow(), snapshot_properties={POSITION: position.to_json()})
-    told: list[str] = []
-    ingest(of(both, a), connections(), "rebuilt", observer=Observer(warn=told.append))
-    assert any("recovered from the rows" in item for item in told)
+    reported: list[str] = []
+    ingest(of(both, a), connections(), "rebuilt", observer=Observer(warn=reported.append))
+    assert any("recovered from the rows" in item for item in reported)
     rows = [r for r in view(both).rows() if r["_kafka"]["topic"] == a.name]
     assert len({(r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in rows}) == len(rows)
     assert max(r["id"] for r in rows) == 100
@@ -273,9 +273,9 @@ def test_one_dagster_run_reads_and_reports_all_topics(new_topic: NewTopic, runne
     assert result.success
     rows = {partition: value[ROWS] for partition, value in by_partition(result).items()}
     assert rows == dict(zip(keys, (2, 2, 1, 2, 0), strict=True))
-    told = whole(runner, result, spec)
-    assert told["lag"] == told[f"lag_of_{a.name}"] == 0
-    assert told["records_read"] == told["dagster/row_count"] == 7
+    reported = whole(runner, result, spec)
+    assert reported["lag"] == reported[f"lag_of_{a.name}"] == 0
+    assert reported["records_read"] == reported["dagster/row_count"] == 7
     checks = {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
     assert {*checks} == {*CHECKS, "no_dead_letters"}
     assert all(check.passed for check in checks.values())

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def reported(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Give what the receiver gets; it answers with an error while that has a text `down`."""
     texts: list[str] = []
 
@@ -57,7 +57,7 @@ def checked(instance: dg.DagsterInstance, passed: bool, name: str = "freshness")
     )
 
 
-def test_alarm_is_sent_once_per_failure_and_recovery(told: list[str], sensors: dict[str, Any]) -> None:
+def test_alarm_is_sent_once_per_failure_and_recovery(reported: list[str], sensors: dict[str, Any]) -> None:
     specs = [dg.AssetCheckSpec(name, asset=KEY) for name in ("freshness", "row_count", "never_asked")]
 
     @dg.multi_asset_check(specs=specs)
@@ -72,8 +72,8 @@ def test_alarm_is_sent_once_per_failure_and_recovery(told: list[str], sensors: d
             nonlocal cursor
             context = dg.build_sensor_context(instance=instance, repository_def=repository, cursor=cursor)
             cursor = sensors["failed_checks"].evaluate_tick(context).cursor
-            seen = told.copy()
-            told.clear()
+            seen = reported.copy()
+            reported.clear()
             return seen
 
         assert tick() == []
@@ -84,14 +84,14 @@ def test_alarm_is_sent_once_per_failure_and_recovery(told: list[str], sensors: d
         checked(instance, False)
         assert tick() == []
         checked(instance, True)
-        told.append("down")
+        reported.append("down")
         with pytest.raises(requests.HTTPError, match="503"):
             tick()
-        told.clear()
+        reported.clear()
         assert tick() == ["shop/orders: freshness passes again"]
 
 
-def test_failed_run_alarm_names_its_topic(told: list[str], sensors: dict[str, Any]) -> None:
+def test_failed_run_alarm_names_its_topic(reported: list[str], sensors: dict[str, Any]) -> None:
     @dg.op
     def breaks() -> None:
         raise ValueError("a gate failed")
@@ -106,5 +106,5 @@ def test_failed_run_alarm_names_its_topic(told: list[str], sensors: dict[str, An
             dagster_run=done.dagster_run,
         ).for_run_failure()
         sensors["failed_runs"](context)
-    (text,) = told
+    (text,) = reported
     assert text.startswith(f"eu/orders: run {done.run_id[:8]} failed: ")

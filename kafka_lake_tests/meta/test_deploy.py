@@ -130,14 +130,16 @@ def _snake(settings: dict[str, Any]) -> dict[str, Any]:
 
 def test_every_variable_is_one_that_something_reads() -> None:
     declared = [variable.name for variable in VARIABLES]
-    told = {name for service in ("code", "webserver", "daemon") for name in COMPOSE["services"][service]["environment"]}
+    reported = {
+        name for service in ("code", "webserver", "daemon") for name in COMPOSE["services"][service]["environment"]
+    }
     (deployment,) = VALUES["dagster-user-deployments"]["deployments"]
     secret = re.findall(r"\b(?:KAFKA_LAKE|PYICEBERG)_\w+", (DEPLOY / "values.yaml").read_text())
     of_the_image = re.findall(r"\b(KAFKA_LAKE_\w+)=", DOCKERFILE)
     of_dagster = set(re.findall(r"env: (\w+)", (DEPLOY / "dagster.yaml").read_text()))
-    for name in (told | set(deployment["env"]) | set(secret) | set(of_the_image)) - of_dagster:
+    for name in (reported | set(deployment["env"]) | set(secret) | set(of_the_image)) - of_dagster:
         assert any(name == item or (item.endswith("_") and name.startswith(item)) for item in declared), name
-    assert of_dagster == {name for name in told if name.startswith("DAGSTER_")}
+    assert of_dagster == {name for name in reported if name.startswith("DAGSTER_")}
 
 
 def test_code_location_starts_the_same_way_everywhere() -> None:
@@ -206,12 +208,12 @@ def test_spark_s_executor_starts_in_the_image(image: dict[str, str]) -> None:
     options = {f"SPARK_JAVA_OPT_{n}": f"-Dn={n} and more" for n in range(11)}
     done = run(DEPLOY / "entrypoint.sh", "executor", env={**image, **EXECUTOR, **options})
     assert done.returncode == 0, done.stderr
-    told = done.stdout.splitlines()
-    assert told[:13] == [*(f"-Dn={n} and more" for n in range(11)), "-Xms1408m", "-Xmx1408m"]
-    assert told[13] == "-cp"
-    assert "/opt/spark/jars/*" in told[14].split(":")
-    assert told[15] == "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
-    assert dict(zip(told[16::2], told[17::2], strict=True)) == {
+    reported = done.stdout.splitlines()
+    assert reported[:13] == [*(f"-Dn={n} and more" for n in range(11)), "-Xms1408m", "-Xmx1408m"]
+    assert reported[13] == "-cp"
+    assert "/opt/spark/jars/*" in reported[14].split(":")
+    assert reported[15] == "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
+    assert dict(zip(reported[16::2], reported[17::2], strict=True)) == {
         "--driver-url": EXECUTOR["SPARK_DRIVER_URL"],
         "--executor-id": "3",
         "--cores": "2",

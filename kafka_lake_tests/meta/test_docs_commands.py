@@ -66,7 +66,7 @@ def refusal(line: str) -> str:
     except Exception as error:
         if getattr(error, "exit_code", None) != _USAGE:
             raise
-        told = str(error)
-        if any(f"No such command '{any_command}'" in told for any_command in ("…", "COMMAND")):
+        reported = str(error)
+        if any(f"No such command '{any_command}'" in reported for any_command in ("…", "COMMAND")):
             return ""
-        return "" if not words and "No such command" not in told else told
+        return "" if not words and "No such command" not in reported else reported

@@ -152,7 +152,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stranger]:
 
 
 def test_the_wheel_has_the_library_and_not_the_shop(stranger: Stranger, tmp_path: Path) -> None:
-    told = json.loads(
+    reported = json.loads(
         stranger.run(
             str(stranger.python),
             "-c",
@@ -164,8 +164,8 @@ def test_the_wheel_has_the_library_and_not_the_shop(stranger: Stranger, tmp_path
             folder=tmp_path,
         )
     )
-    assert told[0].startswith(str(stranger.python.parents[1]))
-    assert told[1:] == [
+    assert reported[0].startswith(str(stranger.python.parents[1]))
+    assert reported[1:] == [
         False,
         False,
         False,
@@ -176,7 +176,7 @@ def test_the_wheel_has_the_library_and_not_the_shop(stranger: Stranger, tmp_path
         True,
         True,
     ]
-    assert not (Path(told[0]).parent / "kafka_lake_tests").exists()
+    assert not (Path(reported[0]).parent / "kafka_lake_tests").exists()
     assert "demo" not in stranger.run("kafka-lake", "--help", folder=tmp_path)
 
 

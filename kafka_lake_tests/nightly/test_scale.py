@@ -171,11 +171,11 @@ def test_a_tick_over_five_hundred_topics_of_a_real_broker(
         for name in names:
             instance.add_dynamic_partitions(partitions_of(name).name or "", ["0", "1", "2"])
         context = dg.build_sensor_context(instance=instance)
-        deadline, told = time.monotonic() + 60, ""
-        while told.count("up to date") < 500 and time.monotonic() < deadline:
+        deadline, reported = time.monotonic() + 60, ""
+        while reported.count("up to date") < 500 and time.monotonic() < deadline:
             # The first one may find partitions without a leader yet.
             began, used = time.perf_counter(), time.process_time()
             result = poll_topics(context, specs, cluster=cluster, catalog=catalog, pace=Pace(10.0), sharing=Sharing(3))
             print(f"{time.perf_counter() - began:.1f} s, {time.process_time() - used:.1f} CPU-seconds")
-            told = str(result.skip_message) if isinstance(result, dg.SkipReason) else ""
-    assert told.count("up to date") == 500
+            reported = str(result.skip_message) if isinstance(result, dg.SkipReason) else ""
+    assert reported.count("up to date") == 500

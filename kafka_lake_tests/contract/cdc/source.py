@@ -61,9 +61,9 @@ class Source:
     """
 
     def __init__(self, port: int, owner: Owner, seed: int, before: int = 0, pause: float = 0.0) -> None:
-        told = {"user": owner.user, "password": owner.password, "dbname": owner.database}
+        reported = {"user": owner.user, "password": owner.password, "dbname": owner.database}
         self.address = f"postgresql://{owner.user}:{owner.password}@{HOST}:{port}/{owner.database}"
-        self._connect: Callable[[], Any] = lambda: psycopg2.connect(host=HOST, port=port, **told)
+        self._connect: Callable[[], Any] = lambda: psycopg2.connect(host=HOST, port=port, **reported)
         self._chance = random.Random(seed)
         self._ids: set[int] = set()
         self.before = self._next = before

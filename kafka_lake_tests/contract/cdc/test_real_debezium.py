@@ -81,8 +81,8 @@ def capture(tmp_path: Path, broker: EmbeddedBroker, server: EmbeddedPostgres) ->
     """Return a function that makes a worker, not started, whose topics begin with ``prefix``."""
 
     def worker(prefix: str, settings: Mapping[str, str] = MappingProxyType({})) -> Debezium:
-        told = {"topic.prefix": prefix, **settings}
-        return Debezium(tmp_path / prefix, broker.bootstrap_servers, server, told, jars="debezium-avro")
+        reported = {"topic.prefix": prefix, **settings}
+        return Debezium(tmp_path / prefix, broker.bootstrap_servers, server, reported, jars="debezium-avro")
 
     return worker
 
@@ -94,13 +94,13 @@ def until_equal(spec: TopicTable, source: Source, connections: NewConnections, v
     while True:
         ingest(spec, connections(), str(uuid4()))
         found = sorted(map(plain, view(spec).rows()), key=lambda row: row["id"])
-        told = [{name: row.get(name) for name in wanted[0]} for row in found]
-        if told == wanted:
+        reported = [{name: row.get(name) for name in wanted[0]} for row in found]
+        if reported == wanted:
             return
         if time.monotonic() > deadline:
             assert [letter["error_message"] for letter in view(spec).dead_letters()] == []
-            assert {row["id"] for row in told} == {row["id"] for row in wanted}
-            for one, other in zip(told, wanted, strict=True):
+            assert {row["id"] for row in reported} == {row["id"] for row in wanted}
+            for one, other in zip(reported, wanted, strict=True):
                 assert one == other
         time.sleep(0.5)
 
@@ -140,8 +140,8 @@ def test_debezium_table_matches_the_database_after_faults(
         until_equal(spec, source, connections, view)
         source.happen(300)
         until_equal(spec, source, connections, view)
-        told = told_by_the_page_s_comparison(source, view(spec))
-        assert told.endswith("missing: []\ntoo many: []\ndifferent: []\n")
+        reported = told_by_the_page_s_comparison(source, view(spec))
+        assert reported.endswith("missing: []\ntoo many: []\ndifferent: []\n")
         (row,) = source.execute(f"UPDATE {NAME} SET n = n + 1 WHERE id = (SELECT min(id) FROM {NAME}) RETURNING id")
         assert f"different: [{row[0]}]" in told_by_the_page_s_comparison(source, view(spec))
         worker.kill()
@@ -249,8 +249,8 @@ def avro(registry: EmbeddedRegistry) -> dict[str, str]:
         ".apicurio.registry.use-id": "contentId",
         ".apicurio.registry.headers.enabled": "false",
     }
-    told = {f"{side}.converter{name}": value for side in ("key", "value") for name, value in settings.items()}
-    return {**told, "schema.name.adjustment.mode": "avro"}
+    reported = {f"{side}.converter{name}": value for side in ("key", "value") for name, value in settings.items()}
+    return {**reported, "schema.name.adjustment.mode": "avro"}
 
 
 def await_records(spec: TopicTable, connections: NewConnections) -> None:

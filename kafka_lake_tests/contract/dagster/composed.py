@@ -70,8 +70,8 @@ class Composed:
         self.processes: dict[str, ServerProcess] = {}
         self.home = folder / "home"
         self._opened = ExitStack()
-        told = self.environment("postgres")
-        self.owner = Owner(told["POSTGRES_USER"], told["POSTGRES_PASSWORD"], told["POSTGRES_DB"])
+        reported = self.environment("postgres")
+        self.owner = Owner(reported["POSTGRES_USER"], reported["POSTGRES_PASSWORD"], reported["POSTGRES_DB"])
 
     def add_location(self, project: Path) -> None:
         """Let there be a service `second` too, a code location at port 4001; before anything is started.
@@ -105,11 +105,11 @@ class Composed:
 
     def environment(self, service: str) -> dict[str, str]:
         """Return the variables of a service."""
-        told = {name: self.here(value) for name, value in (self.services[service].get("environment") or {}).items()}
+        reported = {name: self.here(value) for name, value in (self.services[service].get("environment") or {}).items()}
         if self.services[service]["image"].startswith("kafka-lake:"):
-            told["DAGSTER_HOME"] = str(self.home)
-            told["PYTHONPATH"] = os.pathsep.join(map(str, [*self.projects, ROOT]))
-        return told
+            reported["DAGSTER_HOME"] = str(self.home)
+            reported["PYTHONPATH"] = os.pathsep.join(map(str, [*self.projects, ROOT]))
+        return reported
 
     def command(self, service: str) -> list[str]:
         """Return the command of a service."""

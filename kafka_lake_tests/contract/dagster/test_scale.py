@@ -68,10 +68,16 @@ class Storage:
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
     folder, port, owner = tmp_path_factory.mktemp("scale"), free_port(), Owner("dagster", "scale", "dagster")
-    told = {"HOST": HOST, "PORT": str(port), "USERNAME": owner.user, "PASSWORD": owner.password, "DB": owner.database}
+    reported = {
+        "HOST": HOST,
+        "PORT": str(port),
+        "USERNAME": owner.user,
+        "PASSWORD": owner.password,
+        "DB": owner.database,
+    }
     shutil.copy(DEPLOY / "dagster.yaml", folder)
     with database(port, owner), pytest.MonkeyPatch.context() as patch:
-        for name, value in told.items():
+        for name, value in reported.items():
             patch.setenv(f"DAGSTER_PG_{name}", value)
         with dg.DagsterInstance.from_config(str(folder)) as instance:
             yield Storage(instance, port, owner)

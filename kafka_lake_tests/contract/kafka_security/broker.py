@@ -154,11 +154,11 @@ def running_broker(
     )
     known = " ".join(f'user_{name}="{password}"' for name, password in users.items())
     where = ",".join(f"{value}://127.0.0.1:{port}" for value, port in ports.items())
-    told = ",".join(f"{value}://localhost:{port}" for value, port in ports.items() if value != "CONTROLLER")
+    reported = ",".join(f"{value}://localhost:{port}" for value, port in ports.items() if value != "CONTROLLER")
     kinds = ",".join(f"{listener}:{_KINDS.get(listener, listener)}" for listener in listeners)
     lines = [
         f"listeners={where}",
-        f"advertised.listeners={told}",
+        f"advertised.listeners={reported}",
         f"listener.security.protocol.map={kinds}",
         *_listener("SASL_SSL", "plain", sasl_jaas_config=f"{_SECURITY}.plain.PlainLoginModule required {known};"),
     ]

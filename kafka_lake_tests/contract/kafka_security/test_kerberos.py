@@ -127,17 +127,17 @@ def test_a_whole_ingest_or_how_to_get_a_client_that_can(given: dict[str, str], r
     if has_kerberos():
         conf = json.dumps({"spark.driver.extraJavaOptions": f"-Djava.security.krb5.conf={realm.configuration}"})
         script = inspect.getsource(run_ingest)
-        told = run(realm, tmp_path, script, "orders", str(tmp_path), conf, **variables)
-        assert "rows: 12" in told
+        reported = run(realm, tmp_path, script, "orders", str(tmp_path), conf, **variables)
+        assert "rows: 12" in reported
         rows = duckdb.sql(f"select id from '{tmp_path}/warehouse/**/*.parquet'").fetchall()
         assert sorted(number for (number,) in rows) == list(range(12))
     else:
         doctor = "from kafka_lake.cli.commands.doctor import check_all\nfrom contextlib import nullcontext\n"
         doctor += "print(*[d for d in check_all(nullcontext, lambda _: None) if d.part == 'Brokers'])"
-        told = run(realm, tmp_path, doctor, **variables)
-        assert "healthy=False" in told
-        assert "No provider for SASL mechanism GSSAPI" in told
-        assert "pip install --no-binary confluent-kafka" in told
+        reported = run(realm, tmp_path, doctor, **variables)
+        assert "healthy=False" in reported
+        assert "No provider for SASL mechanism GSSAPI" in reported
+        assert "pip install --no-binary confluent-kafka" in reported
 
 
 def test_python_s_client_consumes_with_the_same_properties(

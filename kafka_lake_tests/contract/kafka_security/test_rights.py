@@ -78,10 +78,10 @@ def test_missing_group_right_fails_only_the_lag_report(
     spec, warnings = spec_of(topic), list[str]()
     ingest(spec, stranger, "run-1", observer=Observer(warn=warnings.append))
     assert len(view(spec).rows()) == 4
-    (told,) = warnings
+    (reported,) = warnings
     group = spec.group
-    assert f"doesn't allow READ on group {group} to user stranger" in told
-    assert f"--allow-principal User:stranger --operation READ --group {group}" in told
+    assert f"doesn't allow READ on group {group} to user stranger" in reported
+    assert f"--allow-principal User:stranger --operation READ --group {group}" in reported
 
     secure_broker.grant("stranger", AclOperation.READ, group, ResourceType.GROUP)
     secure_broker.send(topic, [b'{"id": 9}'])

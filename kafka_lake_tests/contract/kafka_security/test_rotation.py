@@ -57,8 +57,8 @@ def test_a_password_that_is_changed_during_a_continuous_run(
     with pytest.raises(AuthenticationError, match="user rotated") as failed:
         list(continuous.reports())
     assert time.monotonic() - changed[0] < 60
-    told = str(failed.value) + "".join(warnings) + "".join(capfd.readouterr())
-    assert "hush" not in told
+    reported = str(failed.value) + "".join(warnings) + "".join(capfd.readouterr())
+    assert "hush" not in reported
     assert view(spec).ids() in (list(range(10)), list(range(20)))
 
     connections = secured(clients.sasl("SCRAM-SHA-512", user="rotated", password=NEW))

@@ -44,16 +44,16 @@ def test_a_run_keeps_its_secrets(
     command = [sys.executable, "-m", run_ingest.__name__, topic, str(tmp_path), json.dumps(conf)]
     with Watch(tmp_path) as watch:
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    told = done.stdout + done.stderr
-    (tmp_path / "told").write_text(told)
+    reported = done.stdout + done.stderr
+    (tmp_path / "told").write_text(reported)
     events = "".join(file.read_text(errors="replace") for file in (tmp_path / "events").rglob("events_*"))
     if right:
-        assert "rows: 2" in told, told
+        assert "rows: 2" in reported, reported
         rows = duckdb.sql(f"select id from '{tmp_path}/warehouse/**/*.parquet'").fetchall()
         assert sorted(number for (number,) in rows) == [1, 2]
     else:
-        assert f"doesn't allow READ on topic {topic}" in told, told
+        assert f"doesn't allow READ on topic {topic}" in reported, reported
     assert "SparkListenerJobStart" in events
     assert watch.found == set()
-    keys = [line for line in clients.private_lines if line in told + events]
-    assert (keys, "hush" in told, "hush" in events) == ([], False, False)
+    keys = [line for line in clients.private_lines if line in reported + events]
+    assert (keys, "hush" in reported, "hush" in events) == ([], False, False)

@@ -192,9 +192,9 @@ def test_changed_password_ends_spark_read_with_clear_error(
     with pytest.raises(Exception) as failed:
         session.read.format("kafka").options(**options).load().collect()
     assert time.monotonic() - began < 4 * SECONDS
-    told = refused_by_kafka(failed.value, topic, connections.cluster)
-    assert type(told) is AuthenticationError
-    assert f"Reading topic {topic} in Spark" in told.message
-    assert "refused user reader" in told.message
-    assert "restart this process with the new one" in told.remedy
-    assert "hush" not in str(told)
+    reported = refused_by_kafka(failed.value, topic, connections.cluster)
+    assert type(reported) is AuthenticationError
+    assert f"Reading topic {topic} in Spark" in reported.message
+    assert "refused user reader" in reported.message
+    assert "restart this process with the new one" in reported.remedy
+    assert "hush" not in str(reported)

@@ -80,13 +80,17 @@ class TokenServer:
                 right = server.clients.get(client) == secret and form.get("grant_type") == ["client_credentials"]
                 server.answered.append((client, 200 if right else 401))
                 if right:
-                    told = {"access_token": server.token(client), "token_type": "Bearer", "expires_in": server.seconds}
-                    self._answer(200, told)
+                    reported = {
+                        "access_token": server.token(client),
+                        "token_type": "Bearer",
+                        "expires_in": server.seconds,
+                    }
+                    self._answer(200, reported)
                 else:
                     self._answer(401, {"error": "invalid_client", "error_description": "no such client or secret"})
 
-            def _answer(self, status: int, told: dict[str, Any]) -> None:
-                body = json.dumps(told).encode()
+            def _answer(self, status: int, reported: dict[str, Any]) -> None:
+                body = json.dumps(reported).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))

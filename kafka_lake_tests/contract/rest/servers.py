@@ -126,8 +126,8 @@ def proxied(store: EmbeddedObjectStore, identity: Identity | None = None) -> Ite
             request.context["payload_signing_enabled"] = False
             signer.add_auth(request)
             signed = {name: [value] for name, value in request.headers.items()}
-            told = json.dumps({"uri": asked["uri"], "headers": signed}).encode()
-            return self.answer(200, {"Content-Type": "application/json", "Cache-Control": "no-cache"}, told)
+            reported = json.dumps({"uri": asked["uri"], "headers": signed}).encode()
+            return self.answer(200, {"Content-Type": "application/json", "Cache-Control": "no-cache"}, reported)
 
     tls = None
     if identity:

@@ -94,8 +94,8 @@ def test_without_delegation_there_are_no_keys(store: VendingStore, run: Run) -> 
 
 def test_missing_region_is_reported_with_its_setting(store: VendingStore, run: Run) -> None:
     """PyIceberg does without; and what to set is told at once, since no other attempt finds it."""
-    told = {key: value for key, value in cleared(store).items() if not key.startswith("s3.")}
-    code, output = run(told, ["spark"])
+    reported = {key: value for key, value in cleared(store).items() if not key.startswith("s3.")}
+    code, output = run(reported, ["spark"])
     assert code != 0
     assert "Spark doesn't know the region of its files" in output, output[-3000:]
     assert "Set PYICEBERG_CATALOG__LAKE__S3__REGION" in output
@@ -106,11 +106,11 @@ def test_keys_of_a_session(store: VendingStore, run: Run) -> None:
     cleared(store)
     properties = store.session_properties()
     # The catalog's own must not help.
-    told = {**properties, "header.x-iceberg-access-delegation": "nothing"}
-    assert_rows(run(told), told)
-    code, output = run({key: value for key, value in told.items() if key != "s3.session-token"})
+    reported = {**properties, "header.x-iceberg-access-delegation": "nothing"}
+    assert_rows(run(reported), reported)
+    code, output = run({key: value for key, value in reported.items() if key != "s3.session-token"})
     assert code != 0
-    assert told["s3.secret-access-key"] not in output
+    assert reported["s3.secret-access-key"] not in output
 
 
 def test_a_private_ca(store: VendingStore, run: Run, tmp_path: Path) -> None:
@@ -118,12 +118,12 @@ def test_a_private_ca(store: VendingStore, run: Run, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     with proxied(store, authority.issue("catalog")) as proxy:
         address = {"uri": proxy.uri, "oauth2-server-uri": f"{proxy.uri}/v1/oauth/tokens"}
-        told = {**properties, **address, "ssl.cabundle": authority.file}
-        assert_rows(run(told), told)
+        reported = {**properties, **address, "ssl.cabundle": authority.file}
+        assert_rows(run(reported), reported)
         assert any("PyIceberg" in client for client in proxy.clients)
         assert any("Apache-HttpClient" in client for client in proxy.clients), proxy.clients
         foreign = Authority(tmp_path, "foreign")
-        code, output = run({**told, "ssl.cabundle": foreign.file})
+        code, output = run({**reported, "ssl.cabundle": foreign.file})
         assert code != 0
         assert "isn't trusted" in output
         assert "PYICEBERG_CATALOG__LAKE__SSL__CABUNDLE" in output
@@ -132,7 +132,7 @@ def test_a_private_ca(store: VendingStore, run: Run, tmp_path: Path) -> None:
 def test_requests_signed_by_the_catalog(store: VendingStore, run: Run) -> None:
     properties = cleared(store)
     with proxied(store) as proxy:
-        told = {
+        reported = {
             **without_keys(properties),
             "uri": proxy.uri,
             "oauth2-server-uri": f"{proxy.uri}/v1/oauth/tokens",
@@ -142,5 +142,5 @@ def test_requests_signed_by_the_catalog(store: VendingStore, run: Run) -> None:
             "s3.endpoint": store.endpoint,
             "s3.region": "us-east-1",
         }
-        assert_rows(run(told), told)
+        assert_rows(run(reported), reported)
         assert len({client for client, method in proxy.signed if method in ("PUT", "POST")}) == 2, proxy.signed

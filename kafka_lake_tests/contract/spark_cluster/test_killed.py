@@ -107,7 +107,7 @@ def cluster(
 ) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
     with standalone_cluster(folder, workers=3) as (master, environment):
-        told = {
+        reported = {
             **os.environ,
             **environment,
             "KAFKA_LAKE_SPARK_MASTER": master,
@@ -117,7 +117,7 @@ def cluster(
             "PYICEBERG_CATALOG__LAKE__WAREHOUSE": catalog_resource.properties["warehouse"],
         }
         warehouse = Path(catalog_resource.properties["warehouse"].removeprefix("file://"))
-        yield Cluster({name: value for name, value in told.items() if value is not None}, warehouse, folder)
+        yield Cluster({name: value for name, value in reported.items() if value is not None}, warehouse, folder)
 
 
 @pytest.fixture

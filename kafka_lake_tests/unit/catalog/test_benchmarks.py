@@ -247,12 +247,12 @@ def test_the_peaks_of_a_run_are_told_for_equal_parts_of_its_time() -> None:
     run = backlog.Run(100.0, ended=110.0, cpu=7.5)
     run.commits = [{"at": 104.5, "offsets": 10, "remaining": 20}, {"at": 109.5, "offsets": 20, "remaining": 0}]
     run.looks = [backlog.Look(100.5 + second, second << 20, 1 << 20) for second in range(10)]
-    told = run.told()
-    assert (told["records"], told["records_per_second"], told["largest_commit"]) == (30, 3.0, 20)
-    assert told["longest_commit_seconds"] == 5.0
-    assert [phase["records"] for phase in told["phases"]] == [0] * 4 + [10] * 5 + [30]
-    assert [phase["peak_java"] >> 20 for phase in told["phases"]] == list(range(10))
-    assert (told["peak_memory"] >> 20, told["peak_python"] >> 20) == (10, 1)
+    reported = run.reported()
+    assert (reported["records"], reported["records_per_second"], reported["largest_commit"]) == (30, 3.0, 20)
+    assert reported["longest_commit_seconds"] == 5.0
+    assert [phase["records"] for phase in reported["phases"]] == [0] * 4 + [10] * 5 + [30]
+    assert [phase["peak_java"] >> 20 for phase in reported["phases"]] == list(range(10))
+    assert (reported["peak_memory"] >> 20, reported["peak_python"] >> 20) == (10, 1)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_a_budget_of_memory_that_is_not_kept_fails_the_benchmark(
     def run_of(peak: int) -> dict[str, Any]:
         run = backlog.Run(100.0, ended=110.0)
         run.looks = [backlog.Look(100.5, peak << 20, 0)] if peak else []
-        return run.told()
+        return run.reported()
 
     peaks = [10, 12] if said is None else [10, 12, 0]
     runs = [run_of(peak) for peak in peaks]

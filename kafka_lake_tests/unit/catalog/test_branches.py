@@ -56,11 +56,11 @@ def test_a_snapshot_of_anothers_branch_in_the_same_moment_is_no_harm(catalog, mo
 
 
 def test_a_server_says_the_same_in_its_own_words(catalog, monkeypatch):
-    branch, commit, told = begun(catalog), SqlCatalog.commit_table, []
+    branch, commit, reported = begun(catalog), SqlCatalog.commit_table, []
 
     def refuse_first(self: SqlCatalog, *arguments: Any) -> Any:
-        if not told:
-            told.append(True)
+        if not reported:
+            reported.append(True)
             raise BadRequestError(
                 "BadRequestException: Failed to apply update: can't add snapshot with sequence number 2, must be > "
                 "than last sequence number 2"
@@ -280,9 +280,9 @@ def test_branches_of_others_in_the_same_moment_are_no_reason_to_refuse(catalog, 
 
 
 @pytest.mark.parametrize(
-    ("error", "told"), [(ConnectionError("it is gone\nfor good"), "it is gone"), (KeyError(), "KeyError()")]
+    ("error", "reported"), [(ConnectionError("it is gone\nfor good"), "it is gone"), (KeyError(), "KeyError()")]
 )
-def test_a_branch_that_cannot_be_dropped_is_left_behind_with_a_word(error, told, catalog, monkeypatch, caplog):
+def test_a_branch_that_cannot_be_dropped_is_left_behind_with_a_word(error, reported, catalog, monkeypatch, caplog):
     branch = begun(catalog)
 
     def fail(*_: Any) -> Any:
@@ -291,7 +291,7 @@ def test_a_branch_that_cannot_be_dropped_is_left_behind_with_a_word(error, told,
     monkeypatch.setattr(SqlCatalog, "commit_table", fail)
     monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
     branch.discard()
-    assert caplog.messages == [f"Branch {branch.name} of table lake.pizzas is left behind: {told}"]
+    assert caplog.messages == [f"Branch {branch.name} of table lake.pizzas is left behind: {reported}"]
     monkeypatch.undo()
     branch.discard()
     branch.discard()

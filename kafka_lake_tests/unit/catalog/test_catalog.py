@@ -81,9 +81,9 @@ def test_who_asks_for_signatures_does_not_ask_for_keys():
 
 
 def test_a_signer_needs_files_that_others_sign_for():
-    told = python_properties({**REST, "s3.signer": "S3V4RestSigner"})
-    assert told["py-io-impl"] == "pyiceberg.io.fsspec.FsspecFileIO"
-    assert python_properties({**told, "py-io-impl": "mine.IO"})["py-io-impl"] == "mine.IO"
+    reported = python_properties({**REST, "s3.signer": "S3V4RestSigner"})
+    assert reported["py-io-impl"] == "pyiceberg.io.fsspec.FsspecFileIO"
+    assert python_properties({**reported, "py-io-impl": "mine.IO"})["py-io-impl"] == "mine.IO"
     assert python_properties(REST) == REST
 
 
@@ -229,7 +229,7 @@ AWS = {"type": "glue", "warehouse": "s3://lake"}
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         (
             {"glue.region": "eu-west-1", "s3.region": "eu-west-1", "glue.id": "1", "glue.endpoint": "http://g"},
@@ -245,8 +245,8 @@ AWS = {"type": "glue", "warehouse": "s3://lake"}
         ({"s3.proxy-uri": "http://p"}, {"http-client.proxy-endpoint": "http://p"}),
     ],
 )  # fmt: skip
-def test_settings_of_amazon_s_services_reach_java(given, told):
-    assert spark({**AWS, **given}) == {**AWS, "io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **told}
+def test_settings_of_amazon_s_services_reach_java(given, reported):
+    assert spark({**AWS, **given}) == {**AWS, "io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **reported}
 
 
 def test_keys_for_all_services_are_those_of_files_where_the_catalog_needs_none():

@@ -146,14 +146,14 @@ def test_addresses_are_shown_without_secrets(uri: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "told"),
+    ("uri", "reported"),
     [
         ("postgresql+psycopg2://bob:p%40ss@db/x", 'password "p@ss" of bob:p@ss was not taken'),
         ("postgresql+psycopg2://db/x?user=bob&password=p%40ss", "invalid dsn: user=bob password=p@ss"),
     ],
 )
-def test_a_password_that_a_driver_tells_decoded_is_masked(uri: str, told: str) -> None:
-    error = OperationalError("SELECT 1", {}, Exception(told))
+def test_a_password_that_a_driver_tells_decoded_is_masked(uri: str, reported: str) -> None:
+    error = OperationalError("SELECT 1", {}, Exception(reported))
     shown = explained("lake", "sql", properties={"uri": uri}, what="Connecting", error=error)
     assert shown is not None
     assert "***" in shown.message
@@ -164,6 +164,6 @@ def test_glue_without_a_region_is_told_where_to_set_it(monkeypatch: pytest.Monke
     for name in ("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
-    with pytest.raises(ConfigurationError, match=r"catalog lake \(glue\) has no region") as told:
+    with pytest.raises(ConfigurationError, match=r"catalog lake \(glue\) has no region") as reported:
         LakeCatalog("lake", {"type": "glue", "warehouse": "s3://bucket/lake"}).pyiceberg  # noqa: B018
-    assert "PYICEBERG_CATALOG__LAKE__CLIENT__REGION" in told.value.remedy
+    assert "PYICEBERG_CATALOG__LAKE__CLIENT__REGION" in reported.value.remedy

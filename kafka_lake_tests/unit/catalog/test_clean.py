@@ -79,7 +79,7 @@ def test_only_old_files_that_no_snapshot_or_statistics_know_go(catalog):
     table.overwrite(ROWS)
     # Statistics are a file that no snapshot refers to.
     puffin = Path(stray(table, "of-ids.puffin"))
-    told = StatisticsFile(
+    reported = StatisticsFile(
         snapshot_id=table.current_snapshot().snapshot_id,
         statistics_path=f"file://{puffin}",
         file_size_in_bytes=9,
@@ -87,7 +87,7 @@ def test_only_old_files_that_no_snapshot_or_statistics_know_go(catalog):
         blob_metadata=[],
     )
     with table.update_statistics() as update:
-        update.set_statistics(told)
+        update.set_statistics(reported)
     old, young = stray(table), stray(table, "young.parquet")
     for path in Path(table.location().removeprefix("file://")).rglob("*"):
         if path.is_file() and path.name != "young.parquet":

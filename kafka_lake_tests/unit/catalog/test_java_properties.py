@@ -28,7 +28,7 @@ def shared_key(name):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ({**SQL, "s3.region": "eu-west-1"}, {"client.region": "eu-west-1"}),
         ({**SQL, **KEYS}, {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.session-token": "c"}),
@@ -68,9 +68,9 @@ def shared_key(name):
         ({**AZURE, "adls.sas-token": "sv=1"}, {"adls.sas-token.acme.dfs.core.windows.net": "sv=1"}),
     ],
 )
-def test_property_of_pyiceberg_reaches_java_by_its_name_there(given, told):
+def test_property_of_pyiceberg_reaches_java_by_its_name_there(given, reported):
     found = spark(given)
-    assert {key: found.get(key) for key in told} == told
+    assert {key: found.get(key) for key in reported} == reported
     assert not {"s3.region", "client.role-arn", "auth.type", "adls.account-key"} & found.keys()
 
 

@@ -17,7 +17,7 @@ POSTGRES = {"type": "sql", "warehouse": "file:///w"}
 
 
 @pytest.mark.parametrize(
-    ("uri", "told"),
+    ("uri", "reported"),
     [
         (
             "postgresql+psycopg2://bob:p%40ss%2Fword@db:5432/lake",
@@ -42,9 +42,9 @@ POSTGRES = {"type": "sql", "warehouse": "file:///w"}
         ("postgresql://db/lake?keepalives_idle=30&tcp_user_timeout=9", {"uri": "jdbc:postgresql://db/lake"}),
     ],
 )
-def test_the_address_of_a_database_reaches_jdbc_with_its_user_and_password_apart(uri, told):
+def test_the_address_of_a_database_reaches_jdbc_with_its_user_and_password_apart(uri, reported):
     conf = spark({**POSTGRES, "uri": uri})
-    assert conf == {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": "file:///w", **told}
+    assert conf == {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": "file:///w", **reported}
 
 
 def test_what_is_given_in_jdbc_s_names_wins():
@@ -81,7 +81,7 @@ def test_an_address_that_spark_can_not_be_told_is_refused_without_its_secrets(ur
 
 
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("address", "reported"),
     [
         ("h/my%20db", "jdbc:postgresql://h/my%20db"),
         ("h/a+b", "jdbc:postgresql://h/a%2Bb"),
@@ -91,8 +91,8 @@ def test_an_address_that_spark_can_not_be_told_is_refused_without_its_secrets(ur
         ("h1,h2:5433/lake", "jdbc:postgresql://h1:5433,h2:5433/lake"),
     ],
 )
-def test_names_and_hosts_are_what_the_java_driver_takes_for_the_same(address, told):
-    assert spark({**POSTGRES, "uri": f"postgresql://{address}"})["uri"] == told
+def test_names_and_hosts_are_what_the_java_driver_takes_for_the_same(address, reported):
+    assert spark({**POSTGRES, "uri": f"postgresql://{address}"})["uri"] == reported
 
 
 def test_a_key_for_tls_may_be_given_for_java_apart():

@@ -109,8 +109,8 @@ def test_an_unreadable_position_is_refused(table):
     ],
 )
 def test_rows_that_are_deleted_by_position_are_none_that_readers_find(deleted, live):
-    told = {"total-records": "8", **deleted}
-    summary = Summary(Operation.OVERWRITE, **told)
+    reported = {"total-records": "8", **deleted}
+    summary = Summary(Operation.OVERWRITE, **reported)
     table = SimpleNamespace(current_snapshot=lambda: SimpleNamespace(summary=summary))
     assert live_row_count(table) == live
     assert live_row_count(None) == 0

@@ -79,11 +79,11 @@ def test_each_commit_tells_who_and_what_and_which_offsets(table: Table, commit: 
         ("append", True, "run-1", 5),
         ("table created", None, "", 0),
     ]
-    told = [item.offsets for item in found]
-    assert told[1] == (Consumed(0, 5, 1),)
-    assert told[2] == ()
-    assert told[3] == (Consumed(0, 3, 5), Consumed(2, 0, 4))
-    assert told[4] == (Consumed(0, None, 3), Consumed(1, None, 2))
+    reported = [item.offsets for item in found]
+    assert reported[1] == (Consumed(0, 5, 1),)
+    assert reported[2] == ()
+    assert reported[3] == (Consumed(0, 3, 5), Consumed(2, 0, 4))
+    assert reported[4] == (Consumed(0, None, 3), Consumed(1, None, 2))
     assert found[0].engine == "spark 4.1.3, local-1"
     assert found[1].host == author_summary("", "")[HOST] != ""
     assert found[1].user == author_summary("", "")[USER] != ""
@@ -202,11 +202,11 @@ def test_it_is_shown_and_told_to_programs(catalog: LakeCatalog, table: Table, co
     assert "spark 4.1.3, local-1" in " ".join(text.split())
     assert "+1,200" in text
     assert "… 3 partitions more" in text
-    told = json.loads(json.dumps(history_json(found)))
-    assert told["table"] == "pizza.orders"
-    assert told["commits"][1]["offsets"][8] == {"partition": 8, "start": None, "end": 5}
-    assert [item["what"] for item in told["commits"]] == ["append", "append"]
-    assert told["commits"][1]["run_id"] == "[bold]ru\x1b[2J"
+    reported = json.loads(json.dumps(history_json(found)))
+    assert reported["table"] == "pizza.orders"
+    assert reported["commits"][1]["offsets"][8] == {"partition": 8, "start": None, "end": 5}
+    assert [item["what"] for item in reported["commits"]] == ["append", "append"]
+    assert reported["commits"][1]["run_id"] == "[bold]ru\x1b[2J"
     assert last_lines(found) == ["No snapshot of this table has expired."]
 
 

@@ -20,7 +20,7 @@ def envelope(op: str = "c", after: Any = None, source: Any = POSTGRES, **more: A
     return {"before": None, "after": after, "source": source, "op": op, **more}
 
 
-def told(
+def reported(
     value: Any,
     key: Any = {"id": 1},  # noqa: B006
     fields: tuple[str, ...] = ("id",),
@@ -45,7 +45,7 @@ def test_an_operation_with_and_without_the_converters_schema(op: str, operation:
 
     row = {"id": 1, "price": 1.5} if op in "cur" else None
     kinds = columns(id=T.LongType(), price=T.DoubleType())
-    found = told(sent(envelope(op, row)), sent({"id": 1}), kinds=kinds)
+    found = reported(sent(envelope(op, row)), sent({"id": 1}), kinds=kinds)
     assert (found.operation, found.error) == (operation, None)
     assert found.order == ([10, 0] if op == "r" else [10, 20])
     assert found.row == {"c": row, "u": row, "r": row, "d": {"id": 1, "price": None}, "t": None}[op]
@@ -54,7 +54,7 @@ def test_an_operation_with_and_without_the_converters_schema(op: str, operation:
 def test_the_row_keeps_every_digit() -> None:
     raw = b'{"op": "c", "source": %s, "after": {"id": 1, "n": 1.10, "m": 123456789012345678901234567890.12}}'
     kinds = columns(id=T.LongType(), n=T.StringType(), m=T.DecimalType(32, 2))
-    found = told(raw % json.dumps(POSTGRES).encode(), kinds=kinds)
+    found = reported(raw % json.dumps(POSTGRES).encode(), kinds=kinds)
     assert {name: str(value) for name, value in found.row.items()} == {
         "id": "1", "n": "1.10", "m": "123456789012345678901234567890.12",
     }  # fmt: skip
@@ -88,36 +88,36 @@ def test_one_record_that_is_no_json_leaves_the_others_alone() -> None:
     ],
 )
 def test_what_is_no_change_says_why(value: Any, error: str, says: str) -> None:
-    found = told(value)
+    found = reported(value)
     assert found.error == error
     assert says in found.message
 
 
 def test_a_key_of_other_columns_is_told_with_both() -> None:
-    found = told(envelope("u", {"id": 1}), {"id": 1, "tenant": 2})
+    found = reported(envelope("u", {"id": 1}), {"id": 1, "tenant": 2})
     assert found.error == OTHER_KEY
     assert "id, tenant" in found.message
     assert found.message.endswith("the table's key has id.")
 
 
 def test_a_key_that_is_not_the_records_is_told_by_the_row_before() -> None:
-    found = told({**envelope("d"), "before": {"mail": "a@b"}}, {"id": 1}, ("mail",), of_record=False)
+    found = reported({**envelope("d"), "before": {"mail": "a@b"}}, {"id": 1}, ("mail",), of_record=False)
     assert (found.operation, found.row["mail"]) == (DELETE, "a@b")
 
 
 @pytest.mark.parametrize("key", [{"id": 1}, None, b"not a JSON object"])
 def test_update_tells_the_row_before_if_its_record_has_another_key(key: Any) -> None:
     update = {**envelope("u", {"id": 1, "mail": "new"}), "before": {"id": 1, "mail": "old"}}
-    found = told(update, key, ("mail",), of_record=False)
+    found = reported(update, key, ("mail",), of_record=False)
     assert (found.operation, found.row, found.old_key) == (UPSERT, {"id": 1, "mail": "new"}, {"mail": "old"})
     for op in ("c", "r"):
-        assert told({**update, "op": op}, key, ("mail",), of_record=False).old_key is None
+        assert reported({**update, "op": op}, key, ("mail",), of_record=False).old_key is None
 
 
 def test_update_whose_record_has_the_key_tells_no_row_before() -> None:
     update = {**envelope("u", {"id": 1, "mail": "new"}), "before": {"id": 1, "mail": "old"}}
-    assert told(update).old_key is None
-    found = told({**update, "before": None}, {"id": 1, "mail": "new"}, ("mail",), of_record=False)
+    assert reported(update).old_key is None
+    found = reported({**update, "before": None}, {"id": 1, "mail": "new"}, ("mail",), of_record=False)
     assert (found.error, found.old_key) == (None, None)
 
 
@@ -125,7 +125,7 @@ def test_update_whose_record_has_the_key_tells_no_row_before() -> None:
     ("key", "of_record", "says"), [({"id": 1}, False, "REPLICA IDENTITY FULL"), (None, True, "The update's record has")]
 )
 def test_update_that_hides_the_key_before_is_refused(key: Any, of_record: bool, says: str) -> None:
-    found = told(envelope("u", {"id": 1, "mail": "new"}), key, ("mail",), of_record=of_record)
+    found = reported(envelope("u", {"id": 1, "mail": "new"}), key, ("mail",), of_record=of_record)
     assert found.error == NO_OLD_KEY
     assert says in found.message
 
@@ -155,7 +155,7 @@ def test_update_that_hides_the_key_before_is_refused(key: Any, of_record: bool, 
 )
 def test_the_order_is_the_sources(older: tuple[str, Any], newer: tuple[str, Any]) -> None:
     first, second = (
-        told(envelope("u", {"id": 1}, {"connector": kind, **source})).order for kind, source in (older, newer)
+        reported(envelope("u", {"id": 1}, {"connector": kind, **source})).order for kind, source in (older, newer)
     )
     assert first is not None
     assert second is not None
@@ -206,7 +206,7 @@ def test_without_an_order_another_partition_is_an_error() -> None:
 
 def test_a_row_of_a_snapshot_is_older_than_the_next_transaction() -> None:
     def order(op: str, lsn: int, sequence: str) -> Any:
-        return told(envelope(op, {"id": 1}, {"connector": "postgresql", "lsn": lsn, "sequence": sequence})).order
+        return reported(envelope(op, {"id": 1}, {"connector": "postgresql", "lsn": lsn, "sequence": sequence})).order
 
     read = order("r", 100, '["80","100"]')
     assert order("u", 79, '["70","79"]') < read < order("u", 90, '["80","90"]') < order("u", 105, '["80","105"]')
@@ -214,9 +214,9 @@ def test_a_row_of_a_snapshot_is_older_than_the_next_transaction() -> None:
 
 
 def test_a_tombstone_whose_key_does_not_tell_the_row_says_nothing() -> None:
-    other = told(None, {"other": 1}, of_record=False)
+    other = reported(None, {"other": 1}, of_record=False)
     assert (other.operation, other.error) == (NOTHING, None)
-    found = told(None, {"id": 1, "other": 2}, of_record=False)
+    found = reported(None, {"id": 1, "other": 2}, of_record=False)
     assert (found.operation, found.row["id"]) == (DELETE, 1)
 
 
@@ -226,15 +226,15 @@ def test_a_tombstone_whose_key_does_not_tell_the_row_says_nothing() -> None:
 )
 def test_a_change_tells_when_its_source_made_it(time: Any, at: int | None) -> None:
     for op, after in (("c", {"id": 1}), ("d", None)):
-        assert told(envelope(op, after, {**POSTGRES, "ts_ms": time})).at == at
-    assert told(None).at is None
+        assert reported(envelope(op, after, {**POSTGRES, "ts_ms": time})).at == at
+    assert reported(None).at is None
 
 
 @pytest.mark.parametrize("marker", ["first", "true", "last_in_data_collection", "incremental"])
 def test_a_row_that_a_snapshot_has_read_tells_which_of_them_it_is(marker: str) -> None:
-    assert told(envelope("r", {"id": 1}, {**POSTGRES, "snapshot": marker})).snapshot == marker
+    assert reported(envelope("r", {"id": 1}, {**POSTGRES, "snapshot": marker})).snapshot == marker
     # After a snapshot, Debezium may call a change the last of it.
-    assert told(envelope("c", {"id": 1}, {**POSTGRES, "snapshot": marker})).snapshot is None
+    assert reported(envelope("c", {"id": 1}, {**POSTGRES, "snapshot": marker})).snapshot is None
 
 
 def test_half_a_surrogate_pair_or_a_deep_sequence_fails_no_other_record() -> None:
@@ -243,7 +243,7 @@ def test_half_a_surrogate_pair_or_a_deep_sequence_fails_no_other_record() -> Non
     found = decoded(records(*odd), "debezium", columns(id=T.LongType()))
     assert found.error_class.to_pylist()[1:] == [NOT_JSON, None]
     deep = {**POSTGRES, "sequence": "[" * 100_000}
-    assert told(envelope("c", {"id": 1}, deep)).order == [20, 20]
+    assert reported(envelope("c", {"id": 1}, deep)).order == [20, 20]
 
 
 @pytest.mark.parametrize(
@@ -259,23 +259,23 @@ def test_half_a_surrogate_pair_or_a_deep_sequence_fails_no_other_record() -> Non
 @pytest.mark.parametrize("op", ["c", "u", "r", "d", "t"])
 def test_a_change_tells_its_sources_table(op: str, source: dict[str, Any], name: str | None) -> None:
     after = {"id": 1} if op in "cur" else None
-    assert told(envelope(op, after, {**POSTGRES, **source})).source == name
+    assert reported(envelope(op, after, {**POSTGRES, **source})).source == name
 
 
 def test_values_that_were_not_sent_are_kept() -> None:
     text = "__debezium_unavailable_value"
-    row = {"id": 1, "big": text, "days": [*text.encode()], "store": {text: text}, "told": [1]}
+    row = {"id": 1, "big": text, "days": [*text.encode()], "store": {text: text}, "sizes": [1]}
     texts, numbers = T.ArrayType(T.StringType()), T.ArrayType(T.LongType())
     kinds = columns(
-        id=T.LongType(), big=T.StringType(), days=texts, store=T.MapType(T.StringType(), T.StringType()), told=numbers
+        id=T.LongType(), big=T.StringType(), days=texts, store=T.MapType(T.StringType(), T.StringType()), sizes=numbers
     )  # fmt: skip
-    assert told(envelope("u", row), kinds=kinds).unavailable == ["big", "days", "store"]
+    assert reported(envelope("u", row), kinds=kinds).unavailable == ["big", "days", "store"]
     # The schema makes text of days; the placeholder is none.
     day = {"field": "days", "type": "array", "items": {"type": "int32", "name": "io.debezium.time.Date"}}
     schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": [day]}]}
-    found = told({"schema": schema, "payload": envelope("u", row)}, kinds=kinds)
-    assert (found.unavailable, found.row["told"]) == (["big", "days", "store"], [1])
-    assert told(envelope("u", {"id": 1, "big": "x"}), kinds=kinds).unavailable == []
+    found = reported({"schema": schema, "payload": envelope("u", row)}, kinds=kinds)
+    assert (found.unavailable, found.row["sizes"]) == (["big", "days", "store"], [1])
+    assert reported(envelope("u", {"id": 1, "big": "x"}), kinds=kinds).unavailable == []
 
 
 def test_key_columns_that_the_row_lacks_are_those_of_the_records_key() -> None:
@@ -285,14 +285,14 @@ def test_key_columns_that_the_row_lacks_are_those_of_the_records_key() -> None:
         ("id", "__dbz__physicalTableIdentifier"),
     )
     for op in ("c", "u", "r"):
-        found = told(envelope(op, {"id": 1, "name": "ada"}), key, fields)
+        found = reported(envelope(op, {"id": 1, "name": "ada"}), key, fields)
         assert found.row == {"name": "ada", **key}
-    gone = told({**envelope("d"), "before": {"id": 1, "name": "ada"}}, key, fields)
+    gone = reported({**envelope("d"), "before": {"id": 1, "name": "ada"}}, key, fields)
     assert (gone.operation, gone.row) == (DELETE, {"name": None, **key})
     # So is a column of the key that wasn't sent.
-    big = told(envelope("u", {"id": "__debezium_unavailable_value", "n": 1}), {"id": "long"})
+    big = reported(envelope("u", {"id": "__debezium_unavailable_value", "n": 1}), {"id": "long"})
     assert (big.row, big.unavailable) == ({"n": 1, "id": "long"}, [])
-    whole = told(envelope("u", {"id": 2}), {"id": 1})
+    whole = reported(envelope("u", {"id": 2}), {"id": 1})
     assert whole.row == {"id": 2}
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 from kafka_lake.cdc.task.connect_types import Converter, struct_of, structs_in
 from kafka_lake.formats.json.task.json_texts import JsonTexts
 from kafka_lake_tests.unit.cdc.changes import columns, decoded, records
-from kafka_lake_tests.unit.cdc.test_changes import envelope, told
+from kafka_lake_tests.unit.cdc.test_changes import envelope, reported
 
 CONVERTER = Converter(JsonTexts())
 CONNECT, DEBEZIUM = "org.apache.kafka.connect.data", "io.debezium"
@@ -125,11 +125,11 @@ def test_an_envelope_with_its_schema_tells_rows_and_keys_as_they_are_meant() -> 
     key = {"schema": {"type": "struct", "fields": row[:1]}, "payload": {"day": day}}
     value = {"schema": schema, "payload": envelope("u", after={"day": day, "at": at}, before={"day": day, "at": at})}
     kinds = columns(day=T.DateType(), at=T.TimestampNTZType())
-    found = told(value, key, ("day",), kinds=kinds)
+    found = reported(value, key, ("day",), kinds=kinds)
     assert found.row == {"day": date(2026, 11, 24), "at": datetime(2026, 11, 24, 10)}
     value["payload"] |= {"op": "d", "after": None}
-    assert told(value, key, ("day",), kinds=kinds).row["day"] == date(2026, 11, 24)
-    assert told(value, None, ("at",), of_record=False, kinds=kinds).row["at"] == datetime(2026, 11, 24, 10)
+    assert reported(value, key, ("day",), kinds=kinds).row["day"] == date(2026, 11, 24)
+    assert reported(value, None, ("at",), of_record=False, kinds=kinds).row["at"] == datetime(2026, 11, 24, 10)
 
 
 def test_records_of_several_schemas_in_one_batch_are_read_by_their_own() -> None:

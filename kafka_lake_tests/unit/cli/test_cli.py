@@ -167,14 +167,14 @@ def test_shells_complete_commands_options_and_topics(
 ) -> None:
     code = "import sys\nfrom kafka_lake.cli.main import main\nsys.argv = ['kafka-lake']\nmain()"
     variables = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_TYPER_COMPLETE_ARGS": words}
-    told = in_shell(
+    reported = in_shell(
         quick_project,
         code,
         _KAFKA_LAKE_COMPLETE=f"complete_{shell}",
         _TYPER_COMPLETE_FISH_ACTION="get-args",
         **variables,
     )
-    assert told.splitlines() == expected
+    assert reported.splitlines() == expected
 
 
 def test_components_import_no_engine(tmp_path: Path) -> None:

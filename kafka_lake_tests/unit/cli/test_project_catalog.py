@@ -67,7 +67,7 @@ def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def _server_of_up(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, str], list[str]]:
     """Return what the Connect server of `kafka-lake up` would be started with, and what the user is told."""
     started: list[dict[str, str]] = []
-    told: list[str] = []
+    reported: list[str] = []
 
     def server(folder: Path, port: int, conf: dict[str, str], _: object) -> None:
         started.append(conf)
@@ -78,8 +78,8 @@ def _server_of_up(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, str], list
     monkeypatch.setattr("kafka_lake.devstack.stack.ConnectServer", server)
     monkeypatch.setattr(up, "check_free", lambda *_: None)
     with pytest.raises(SystemExit):
-        up.stay_up(Ports.from_env(), told.append)
-    return started[0], told
+        up.stay_up(Ports.from_env(), reported.append)
+    return started[0], reported
 
 
 def test_the_server_of_up_has_the_projects_catalog(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,8 +91,8 @@ def test_definitions_that_cannot_be_loaded_leave_the_environments(
     document: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document.write_text(document.read_text().replace("catalog_properties", "catalogue"))
-    conf, told = _server_of_up(monkeypatch)
-    assert any("catalogue" in line for line in told)
+    conf, reported = _server_of_up(monkeypatch)
+    assert any("catalogue" in line for line in reported)
     assert conf["spark.sql.catalog.lake.uri"].startswith(f"jdbc:sqlite:{document.parents[3] / 'home' / 'catalog.db'}")
 
 
@@ -237,8 +237,8 @@ def test_command_that_asks_starts_no_broker(
     assert f"The embedded broker at 127.0.0.1:{port} isn't running. `kafka-lake up` starts it." in done.output
     if command == ("status",):
         assert re.search(r"^orders +shop.orders +0 +0 +\? +no table *$", done.stdout, re.MULTILINE)
-        told = json.loads(CliRunner().invoke(app, ["status", "--json"]).stdout)
-        assert [(item["topic"], item["lag"], item["partitions"]) for item in told] == [("orders", None, [])]
+        reported = json.loads(CliRunner().invoke(app, ["status", "--json"]).stdout)
+        assert [(item["topic"], item["lag"], item["partitions"]) for item in reported] == [("orders", None, [])]
 
 
 @pytest.mark.usefixtures("document")

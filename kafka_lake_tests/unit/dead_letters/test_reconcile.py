@@ -177,11 +177,11 @@ def test_letters_are_counted_by_the_summary_where_that_can_tell(tables):
     assert (dead_letters_in(table, first), dead_letters_in(table, second)) == (1, 2)
     assert dead_letters_in(table, 17) is None
     assert dead_letters_in(None, first) is None
-    told = {"total-records": "5"}
-    summary = SimpleNamespace(additional_properties=told)
+    reported = {"total-records": "5"}
+    summary = SimpleNamespace(additional_properties=reported)
     one: Any = SimpleNamespace(metadata=SimpleNamespace(snapshot_by_id=lambda _: SimpleNamespace(summary=summary)))
     assert dead_letters_in(one, 1) == 5
-    told["total-delete-files"] = "1"
+    reported["total-delete-files"] = "1"
     assert dead_letters_in(one, 1) is None, "files of deletes may be about files that are gone"
     without_totals(tables.catalog, SPEC.dead_letter_table)
     bare = tables.load("letters")
@@ -198,8 +198,8 @@ def test_what_is_left_is_counted_before_it_is_visible(taken, given, right, table
     if right:
         reconcile.check_counts(context(connections), (before, after), taken, given)
         return
-    told = f"orders__dead_letters: it has 1 rows, {taken} are removed and {given} added, but 2 were staged"
-    with pytest.raises(AuditFailedError, match=told):
+    reported = f"orders__dead_letters: it has 1 rows, {taken} are removed and {given} added, but 2 were staged"
+    with pytest.raises(AuditFailedError, match=reported):
         reconcile.check_counts(context(connections), (before, after), taken, given)
 
 
@@ -217,18 +217,18 @@ class Session:
 
     def __init__(self):
         self.read = self
-        self.told: dict[str, Any] = {}
+        self.reported: dict[str, Any] = {}
 
     def format(self, name):
-        self.told["format"] = name
+        self.reported["format"] = name
         return self
 
     def option(self, key, value):
-        self.told[key] = value
+        self.reported[key] = value
         return self
 
     def load(self, name):
-        return {**self.told, "table": name}
+        return {**self.reported, "table": name}
 
     def keys(self, rows, column):
         return rows, column

@@ -47,7 +47,7 @@ class Upstream:
 
     def commit(self, operation: Operation, rows: Rows, summary: dict[str, str] | None = None) -> None:
         added = len(rows.items() - self.rows.items())
-        told = {
+        reported = {
             "added-records": str(added if operation is not Operation.REPLACE else 5),
             "deleted-records": str(len(self.rows.items() - rows.items()) if operation is not Operation.REPLACE else 5),
             "total-records": str(len(rows)),
@@ -55,7 +55,7 @@ class Upstream:
         }
         number = len(self.rows_of) + 1
         parent = self.snapshots[-1].snapshot_id if self.snapshots else None
-        kind: Any = Summary(operation, **told)
+        kind: Any = Summary(operation, **reported)
         self.snapshots.append(
             Snapshot(
                 snapshot_id=number, parent_snapshot_id=parent, sequence_number=number, timestamp_ms=number,
@@ -65,13 +65,16 @@ class Upstream:
         self.rows, self.rows_of[number] = rows, rows
 
     def ours(self, kind: str, rows: Rows, ranges: tuple[OffsetRange, ...] = (), removed: bool = False) -> None:
-        told = {POSITION: Position(self.identity, dict(self.position)).to_json(), **author_summary("r", kind, ranges)}
+        reported = {
+            POSITION: Position(self.identity, dict(self.position)).to_json(),
+            **author_summary("r", kind, ranges),
+        }
         if kind in ("replace", "reset"):
-            told[REMOVES] = str(self.snapshots[-1].snapshot_id) if removed else "none"
+            reported[REMOVES] = str(self.snapshots[-1].snapshot_id) if removed else "none"
         added = len(rows.items() - self.rows.items())
         done = Totals(rows=added, rewrites=int(kind != "append"))
         self.totals = self.totals.plus(replace(done, rows=0) if kind == "dead_letter_replay" else done)
-        self.commit(Operation.APPEND, rows, told)
+        self.commit(Operation.APPEND, rows, reported)
 
     def append(self, partition: int, gaps: int) -> None:
         first = self.position[partition] + gaps

@@ -46,6 +46,6 @@ def test_a_derived_table_is_maintained_where_it_is_due(
     spec = SPEC.model_copy(update={"maintenance": policy})
     cleaned(spec, Engine(catalog, spark, "run-1", Observer(warn=said.append)), committed=True)
     assert len(calls) == asked
-    told = "Table pizza.made is up to date, but its maintenance failed: no Spark here"
-    assert said == [told] * asked, "what fails is for the next run"
+    reported = "Table pizza.made is up to date, but its maintenance failed: no Spark here"
+    assert said == [reported] * asked, "what fails is for the next run"
     assert [item.name for item in due(spec, Tables(catalog, spark))] == ["pizza.made"]

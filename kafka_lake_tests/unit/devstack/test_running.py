@@ -133,8 +133,8 @@ def test_the_catalog_that_runs_is_used_unless_one_is_configured() -> None:
     stack = Running(catalog={"type": "rest", "s3.secret-access-key": "hush"})
     environment: dict[str, str] = {}
     stack.use(environment)
-    told = {"PYICEBERG_CATALOG__LAKE__TYPE": "rest", "PYICEBERG_CATALOG__LAKE__S3__SECRET_ACCESS_KEY": "hush"}
-    assert environment == told
+    reported = {"PYICEBERG_CATALOG__LAKE__TYPE": "rest", "PYICEBERG_CATALOG__LAKE__S3__SECRET_ACCESS_KEY": "hush"}
+    assert environment == reported
     mine = {"PYICEBERG_CATALOG__LAKE__URI": "http://mine"}
     environment = dict(mine)
     stack.use(environment)

@@ -323,13 +323,13 @@ def test_what_a_sample_says_of_its_topic() -> None:
     assert found.estimated_bytes == 400
     assert found.value.evidence == "3 of 3 sampled values are JSON objects"
     assert found.key.evidence == "3 of 3 sampled keys are text"
-    told = {
+    reported = {
         described_by((), 7, 7, 0).value.evidence,
         described_by((), 0, 70, 70).value.evidence,
         described_by((), 0, 200_000, 100_000).value.evidence,
         described_by((), 0, 70, 20, complete=False).value.evidence,
     }
-    assert told == {
+    assert reported == {
         "the topic is empty",
         "no value at its 70 offsets: tombstones, aborted or compacted away",
         "no value at the newest 100,000 offsets: tombstones, aborted or compacted away",
@@ -401,8 +401,8 @@ CANAL = {"database": "d", "table": "t", "type": "INSERT", "isDdl": False, "data"
 def test_envelopes_of_changes_suggest_upserts(values: list[Any], envelope: str) -> None:
     found = Discovered("t", value=guess([json.dumps(value).encode() for value in values], "value", ALONE))
     assert found.value.envelope == envelope
-    told = " ".join(shown(found).split())
-    assert (f"format: envelope: {envelope} with write: upsert makes" in told) is bool(envelope)
+    reported = " ".join(shown(found).split())
+    assert (f"format: envelope: {envelope} with write: upsert makes" in reported) is bool(envelope)
     assert loads(document(found)).topic_table().write == "append"
     if envelope:
         (suggested,) = (loads(item).topic_table() for item in uncommented(document(found)))

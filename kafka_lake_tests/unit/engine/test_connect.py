@@ -59,8 +59,8 @@ def test_one_process_at_a_time_has_a_kept_session(tmp_path: Path) -> None:
 )
 def test_a_session_can_ask_how_many_tasks_run_at_once(master: str, cores: int | None) -> None:
     assert local_cores(master) == cores
-    told = local_conf(catalog_anywhere(), master, "", {}).get("spark.default.parallelism")
-    assert told == (None if cores is None else str(cores))
+    reported = local_conf(catalog_anywhere(), master, "", {}).get("spark.default.parallelism")
+    assert reported == (None if cores is None else str(cores))
 
 
 def test_alone_it_says_what_is_wrong_before_anything_starts(

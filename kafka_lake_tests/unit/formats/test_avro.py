@@ -65,8 +65,8 @@ def test_the_documented_types_are_those_of_the_columns(row: tuple[str, ...]) -> 
     kind = avro_type(writer(record("Root", c=example or {"type": avro, "logicalType": logical})))
     assert isinstance(kind, T.StructType)
     (column,) = schema_of(to_arrow_schema(kind)).fields
-    for found, told in ((kind["c"].dataType.simpleString(), spark), (str(column.field_type), iceberg)):
-        exact, start = plain(told.replace("(p, s)", "(9, 2)")), SHAPES.get(told)
+    for found, reported in ((kind["c"].dataType.simpleString(), spark), (str(column.field_type), iceberg)):
+        exact, start = plain(reported.replace("(p, s)", "(9, 2)")), SHAPES.get(reported)
         assert plain(found).startswith(start) if start else plain(found) == exact
 
 

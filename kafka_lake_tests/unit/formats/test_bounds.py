@@ -55,7 +55,7 @@ def batch(shape: str, first: int, count: int) -> pa.Array:
     return pa.array([json.dumps({"id": 1, **made(f"user_{first + n:07d}")}).encode() for n in range(count)])
 
 
-def told(seen: Observed) -> str:
+def reported(seen: Observed) -> str:
     return dumped(seen, pa.RecordBatch.from_pydict({"partition": [0], "offset": [0]}))
 
 
@@ -68,7 +68,7 @@ def test_what_is_told_of_a_batch_and_of_all_together_is_bounded(shape: str, plai
     for first in range(0, 2_000, 200):
         found = decoder.decode(batch(shape, first, 200))
         if found.seen:
-            texts.append(told(found.seen))
+            texts.append(reported(found.seen))
     assert all(len(text) < 51 * 60 * 2 for text in texts)
     together = loaded(texts, RULES.max_columns)
     assert new_field_leaves(together.new_fields) <= 51
@@ -80,7 +80,7 @@ def test_what_is_told_of_a_batch_and_of_all_together_is_bounded(shape: str, plai
     # One more than the table may have is enough to know that it can't.
     assert max(new_field_leaves(together.new_fields), leaves(together.type_errors), len(together.empty)) == 51
     assert together.more >= 1_000
-    assert loaded([told(together)], RULES.max_columns) == together
+    assert loaded([reported(together)], RULES.max_columns) == together
 
 
 def test_what_is_within_the_bound_is_told_whole() -> None:

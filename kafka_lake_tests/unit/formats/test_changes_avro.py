@@ -50,7 +50,7 @@ def written(of: Any, value: Any, id_: int = ENVELOPE) -> bytes:
 KINDS = columns(id=T.LongType(), name=T.StringType())
 
 
-def told(
+def reported(
     value: Any,
     key: Any = {"id": 1},  # noqa: B006
     fields: Any = ("id",),
@@ -70,15 +70,15 @@ def told(
 
 @pytest.mark.parametrize("marker", ["first", "true", "last_in_data_collection", "incremental"])
 def test_a_row_that_a_snapshot_has_read_tells_which_of_them_it_is(marker: str) -> None:
-    assert told(envelope("r", 7, ROW, snapshot=marker)).snapshot == marker
-    assert told(envelope("c", 7, ROW, snapshot="false")).snapshot is None
+    assert reported(envelope("r", 7, ROW, snapshot=marker)).snapshot == marker
+    assert reported(envelope("c", 7, ROW, snapshot="false")).snapshot is None
 
 
 @pytest.mark.parametrize(
     ("op", "operation"), [("c", UPSERT), ("u", UPSERT), ("r", READ), ("d", DELETE), ("t", TRUNCATE)]
 )
 def test_an_operation(op: str, operation: str) -> None:
-    found = told(envelope(op, 20, ROW if op in "cur" else None, commit=10))
+    found = reported(envelope(op, 20, ROW if op in "cur" else None, commit=10))
     assert (found.operation, found.error, found.at) == (operation, None, 1)
     assert found.order == ([10, 0] if op == "r" else [10, 20])
     if op == "d":
@@ -88,22 +88,22 @@ def test_an_operation(op: str, operation: str) -> None:
 
 
 def test_a_tombstone_deletes_the_row_of_its_key() -> None:
-    found = told(None)
+    found = reported(None)
     assert (found.operation, found.order) == (DELETE, None)
     assert found.row == {"id": 1, "name": None}
-    assert told(None, {"other": 1}, of_record=False).operation == NOTHING
+    assert reported(None, {"other": 1}, of_record=False).operation == NOTHING
 
 
 def test_a_key_that_is_not_the_records_is_told_by_the_row_before() -> None:
-    found = told(envelope("d", 20, None, ROW), fields=("name",), of_record=False)
+    found = reported(envelope("d", 20, None, ROW), fields=("name",), of_record=False)
     assert found.row == {"id": None, "name": "ada"}
 
 
 def test_update_of_a_key_that_is_not_the_records_tells_the_row_before() -> None:
-    found = told(envelope("u", 20, ROW, {**ROW, "id": 7}), fields=("name",), of_record=False)
+    found = reported(envelope("u", 20, ROW, {**ROW, "id": 7}), fields=("name",), of_record=False)
     assert found.old_key == {"name": "ada"}
-    assert told(envelope("u", 20, ROW, {**ROW, "id": 7})).old_key is None
-    assert told(envelope("u", 20, ROW), fields=("name",), of_record=False).error == NO_OLD_KEY
+    assert reported(envelope("u", 20, ROW, {**ROW, "id": 7})).old_key is None
+    assert reported(envelope("u", 20, ROW), fields=("name",), of_record=False).error == NO_OLD_KEY
 
 
 def test_values_that_were_not_sent_are_kept() -> None:
@@ -111,20 +111,20 @@ def test_values_that_were_not_sent_are_kept() -> None:
     kinds = columns(id=T.LongType(), big=T.StringType(), days=T.ArrayType(T.IntegerType()), n=T.IntegerType())
     text = "__debezium_unavailable_value"
     row = {"id": 1, "big": text, "days": [*text.encode()], "n": 1}
-    found = told(envelope("u", 20, row), of=envelope_schema(of), kinds=kinds)
+    found = reported(envelope("u", 20, row), of=envelope_schema(of), kinds=kinds)
     assert (found.unavailable, found.row) == (["big", "days"], {"id": 1, "big": None, "days": None, "n": 1})
-    assert told(envelope("u", 20, {**row, "big": "x"}), of=envelope_schema(of), kinds=kinds).unavailable == ["days"]
-    assert told(envelope("u", 20, ROW)).unavailable == []
+    assert reported(envelope("u", 20, {**row, "big": "x"}), of=envelope_schema(of), kinds=kinds).unavailable == ["days"]
+    assert reported(envelope("u", 20, ROW)).unavailable == []
 
 
 def test_key_columns_that_the_row_lacks_are_in_the_records_key() -> None:
     lacking = envelope_schema({"name": ["null", "string"]})
-    assert told(envelope("u", 20, {"name": "ada"}), of=lacking).row == {"id": 1, "name": "ada"}
-    assert told(envelope("d", 20, None), of=lacking).row == {"id": 1, "name": None}
+    assert reported(envelope("u", 20, {"name": "ada"}), of=lacking).row == {"id": 1, "name": "ada"}
+    assert reported(envelope("d", 20, None), of=lacking).row == {"id": 1, "name": None}
 
 
 def test_a_key_of_other_columns_is_told_with_both() -> None:
-    found = told(envelope("u", 20, ROW), {"other": 1})
+    found = reported(envelope("u", 20, ROW), {"other": 1})
     assert found.error == OTHER_KEY
     assert "other, the table's key has id." in found.message
 
@@ -141,7 +141,7 @@ def test_a_key_of_other_columns_is_told_with_both() -> None:
     ],
 )
 def test_what_is_no_envelope_says_what_it_is(of: Any, value: Any, says: str) -> None:
-    found = told(written(of, value), of=of)
+    found = reported(written(of, value), of=of)
     assert found.error == NOT_A_CHANGE
     assert says in found.message
     with pytest.raises(SchemaNotSupportedError, match="schema id 7 is not an envelope of Debezium"):
@@ -149,29 +149,29 @@ def test_what_is_no_envelope_says_what_it_is(of: Any, value: Any, says: str) -> 
 
 
 def test_a_source_without_a_position_has_no_order() -> None:
-    found = told(envelope("c", None, ROW, sequence=None))
+    found = reported(envelope("c", None, ROW, sequence=None))
     assert found.error == NO_ORDER
     assert "postgresql" in found.message
-    assert told(envelope("m", 1, ROW)).error == NOT_A_CHANGE
+    assert reported(envelope("m", 1, ROW)).error == NOT_A_CHANGE
 
 
 def test_bytes_that_are_no_whole_envelope_are_malformed() -> None:
     whole = written(envelope_schema(COLUMNS), envelope("u", 20, ROW, ROW))
     for data in (*(whole[:end] for end in range(5, len(whole))), whole + b"\x00"):
-        assert told(data).error == MALFORMED
-    assert told(whole[:5] + b"\xff" * 200).error == MALFORMED
+        assert reported(data).error == MALFORMED
+    assert reported(whole[:5] + b"\xff" * 200).error == MALFORMED
 
 
 def test_a_type_that_a_union_does_not_have_is_malformed() -> None:
     whole = written(envelope_schema(COLUMNS), envelope("u", 20, ROW, ROW))
     for number in (b"\x01", b"\x04"):
-        assert told(whole[:5] + number + whole[6:]).error == MALFORMED
+        assert reported(whole[:5] + number + whole[6:]).error == MALFORMED
 
 
 def test_a_value_of_no_known_schema_says_so() -> None:
     for data in (b"", b"\x00\x00", b'{"op": "c"}'):
-        assert told(data).error == NO_SCHEMA_ID
-    assert told(struct.pack(">bI", 0, OTHER) + b"x").error == UNKNOWN_SCHEMA
+        assert reported(data).error == NO_SCHEMA_ID
+    assert reported(struct.pack(">bI", 0, OTHER) + b"x").error == UNKNOWN_SCHEMA
 
 
 def test_many_elements_in_few_bytes_end_at_once() -> None:
@@ -179,7 +179,7 @@ def test_many_elements_in_few_bytes_end_at_once() -> None:
     billions = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"
     head = struct.pack(">bI", 0, ENVELOPE)
     for row in (billions, b"\x00" + billions, b"\x01\x02" + billions):
-        assert told(head + b"\x00\x02" + row, of=of).error == MALFORMED
+        assert reported(head + b"\x00\x02" + row, of=of).error == MALFORMED
 
 
 def test_the_types_of_rows_are_those_that_connect_names() -> None:
@@ -226,4 +226,4 @@ def test_the_types_of_rows_are_those_that_connect_names() -> None:
 
 @pytest.mark.parametrize("op", ["c", "u", "r", "d", "t"])
 def test_a_change_tells_its_sources_table(op: str) -> None:
-    assert told(envelope(op, 20, ROW if op in "cur" else None)).source == "shop.public.customers"
+    assert reported(envelope(op, 20, ROW if op in "cur" else None)).source == "shop.public.customers"

@@ -27,7 +27,7 @@ def row(id_: Any, name: Any = "a", at: Any = 1) -> dict[str, Any]:
     return {"id": id_, "name": name, "at": at}
 
 
-def told(found: Any) -> list[str | None]:
+def reported(found: Any) -> list[str | None]:
     said: list[str | None] = found.error_class.to_pylist()
     return said
 
@@ -35,14 +35,14 @@ def told(found: Any) -> list[str | None]:
 def test_a_row_is_brought_and_a_record_without_a_value_deletes() -> None:
     found = decoder()(records((1, row(1)), (2, row(None)), (3, row("x"))))
     assert found.rows.to_pylist() == [row(1), None, None]
-    assert told(found) == [None, "no_key", "wrong_type"]
+    assert reported(found) == [None, "no_key", "wrong_type"]
     assert found.change.field("operation").to_pylist() == ["upsert"] * 3
     assert found.error_message[1].as_py() == "Null or missing in the key: id"
 
 
 def test_the_bytes_of_a_record_may_be_the_key() -> None:
     found = decoder(key=())(records((1, row(1)), (None, row(2)), (None, None), (4, None)))
-    assert told(found) == [None, "no_key", "no_key", None]
+    assert reported(found) == [None, "no_key", "no_key", None]
     assert found.change.field("operation").to_pylist() == ["upsert", "upsert", "delete", "delete"]
     assert found.error_message[1].as_py() == "Null or missing in the key: the record's key"
 
@@ -57,7 +57,7 @@ def test_the_bytes_of_a_record_may_be_the_key() -> None:
 )
 def test_a_row_lacks_what_it_must_have(settings: dict[str, Any], name: str, message: str) -> None:
     found = decoder(**settings)(records((1, row(1, name=None))))
-    assert (told(found), found.error_message.to_pylist()) == ([name], [message])
+    assert (reported(found), found.error_message.to_pylist()) == ([name], [message])
 
 
 def test_an_update_tells_the_key_before_and_a_delete_the_row_before() -> None:
@@ -68,7 +68,7 @@ def test_an_update_tells_the_key_before_and_a_delete_the_row_before() -> None:
         envelope("u", before={"id": "x"}, after=row(5)),
     ]
     found = decoder("debezium")(records(*((None, change) for change in changes)))
-    assert told(found) == [None, None, "no_old_key", "no_old_key"]
+    assert reported(found) == [None, None, "no_old_key", "no_old_key"]
     assert found.change.field("old_key").to_pylist()[:2] == [{"id": 1}, None]
     assert [item and item["id"] for item in found.rows.to_pylist()] == [2, 3, None, None]
     assert found.change.field("operation").to_pylist()[:2] == ["upsert", "delete"]
@@ -78,7 +78,7 @@ def test_an_update_tells_the_key_before_and_a_delete_the_row_before() -> None:
 def test_a_changed_key_is_refused_where_no_order_tells_what_came_first() -> None:
     change = envelope("u", before=row(1), after=row(2))
     found = decoder("debezium", comparable=False)(records((None, change), (None, envelope("c", after=row(3)))))
-    assert told(found) == ["key_changed", None]
+    assert reported(found) == ["key_changed", None]
     assert found.error_message[0].as_py().startswith("The update changes id, and the row of the old key")
 
 
@@ -89,11 +89,11 @@ def test_values_that_were_not_sent_are_kept_and_have_a_column() -> None:
     assert found.rows.to_pylist()[0] == row(1, name=None)
     assert found.change.field("unavailable").to_pylist()[0] == ["name"]
     # What is required and isn't there counts before a value that no column takes.
-    assert told(found) == [None, "null_in_required_column"]
-    assert told(decoder("debezium")(records((None, strange)))) == ["value_not_sent"]
+    assert reported(found) == [None, "null_in_required_column"]
+    assert reported(decoder("debezium")(records((None, strange)))) == ["value_not_sent"]
 
 
 def test_what_is_no_envelope_is_no_change() -> None:
     found = decoder("debezium")(records((None, row(1)), (None, [1])))
-    assert told(found) == ["not_a_change", "not_json"]
+    assert reported(found) == ["not_a_change", "not_json"]
     assert found.change.field("operation").to_pylist() == [None, None]

@@ -33,12 +33,12 @@ GLUE = bytes.fromhex("0300b7b4a7f09c964e4aa687fb5de9ef0c63")
 
 def avro(label: str, **fields: str) -> dict[str, Any]:
     schema = {"type": "record", "name": "R", "fields": [{"name": n, "type": t} for n, t in fields.items()]}
-    told = {"schema": json.dumps(schema), "columns": ID, "label": label}
-    return {"decoder": pickle.dumps(AvroDecoder), **told}
+    reported = {"schema": json.dumps(schema), "columns": ID, "label": label}
+    return {"decoder": pickle.dumps(AvroDecoder), **reported}
 
 
-def decoder(decoders: list[Any], schemas: dict[Any, int], **told: Any) -> Any:
-    rest = {"refused": {}, "protobuf": (), **told}
+def decoder(decoders: list[Any], schemas: dict[Any, int], **reported: Any) -> Any:
+    rest = {"refused": {}, "protobuf": (), **reported}
     return unpack_decoder(
         {"decoder": pickle.dumps(RegisteredDecoder), "columns": ID, "decoders": decoders, "schemas": schemas, **rest}
     )
@@ -145,15 +145,15 @@ def counts(**seen: Any) -> Observed:
 
 def test_a_pass_that_met_a_new_schema_is_done_again_and_none_else() -> None:
     records: Any = None
-    told = counts(schemas={"7": 3, "8": 1})
-    learned = Registered("confluent", fetch).learn(told, records, NOWHERE)
+    reported = counts(schemas={"7": 3, "8": 1})
+    learned = Registered("confluent", fetch).learn(reported, records, NOWHERE)
     assert learned is not None
     assert learned.again
     known: Any = learned.decoder
-    assert known.schema_counts(told) == {"schema id 7": 3}
+    assert known.schema_counts(reported) == {"schema id 7": 3}
     assert known.snapshot_properties() == {"kafka-lake.schema-ids": "7"}
     assert known.for_tasks(NOWHERE, None)["refused"] == {(8, b""): "The registry has no schema id 8"}
-    assert known.learn(told, records, NOWHERE) is None
+    assert known.learn(reported, records, NOWHERE) is None
     assert known.learn(NOTHING, records, NOWHERE) is None
 
 
@@ -180,12 +180,12 @@ def test_fields_beside_a_json_schema_are_learned_from_what_tasks_report() -> Non
 def test_what_keys_have_shown_is_theirs_alone() -> None:
     records: Any = None
     keyed = Keyed(Registered("avro", fetch), Registered("avro", fetch, part="key"), "_key")
-    told = counts(key=counts(schemas={"7": 2}))
-    learned = keyed.learn(told, records, NOWHERE)
+    reported = counts(key=counts(schemas={"7": 2}))
+    learned = keyed.learn(reported, records, NOWHERE)
     assert learned is not None
     assert learned.again
     assert learned.decoder.snapshot_properties() == {"kafka-lake.key-schema-ids": "7"}
-    assert learned.decoder.schema_counts(told) == {"schema id 7 of the key": 2}
+    assert learned.decoder.schema_counts(reported) == {"schema id 7 of the key": 2}
 
 
 @pytest.mark.processes

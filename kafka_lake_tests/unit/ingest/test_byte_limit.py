@@ -274,21 +274,21 @@ def test_many_partitions_are_looked_at_in_few_places_each():
     log = Log({p: [1_000_000] * 10 for p in range(500)}, 1_000_000_000)
     look = log.look
 
-    def counted(*told: Any) -> list[Probe]:
-        asked.append(told[3])
-        return look(*told)
+    def counted(*reported: Any) -> list[Probe]:
+        asked.append(reported[3])
+        return look(*reported)
 
     object.__setattr__(log.limit._context.connections, "record_sizes", counted)
     log.commit()
     assert set(asked) == {2}
 
 
-@pytest.mark.parametrize(("size", "told"), [(10_000, 10_000), (100, 100)])
-def test_a_plan_tells_how_large_its_records_are(size: int, told: int) -> None:
+@pytest.mark.parametrize(("size", "reported"), [(10_000, 10_000), (100, 100)])
+def test_a_plan_tells_how_large_its_records_are(size: int, reported: int) -> None:
     log = Log({0: [size] * 1000, 1: [50] * 1000}, 2_000_000)
     todo = log.commit()
     assert todo is not None
-    assert todo.record_bytes == told
+    assert todo.record_bytes == reported
 
 
 def test_a_plan_of_records_nobody_looks_at_tells_no_size() -> None:

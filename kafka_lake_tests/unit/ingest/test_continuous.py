@@ -151,8 +151,8 @@ class Script:
         """Raise nothing: no table is left where it is."""
 
     def report(self) -> tuple[float, ...]:
-        told, self.commits = tuple(self.commits), []
-        return told
+        answered, self.commits = tuple(self.commits), []
+        return answered
 
     finish = report
 
@@ -182,8 +182,8 @@ def test_records_that_never_end_are_committed_once_per_trigger_until_the_time_is
     assert made.ended == "its time of 3600 s is over"
     gaps = {round(b - a, 6) for a, b in zip(run.begun, run.begun[1:], strict=False)}
     assert gaps == {2}
-    told = [item for report in reports for item in report]
-    assert len(told) == len(set(told)) == 1800
+    answered = [item for report in reports for item in report]
+    assert len(answered) == len(set(answered)) == 1800
     assert 110 <= len(reports) <= 121, "every 30 s and at the end"
     assert reports[0] == (1.0,), "the first commit is told of at once"
 

@@ -209,7 +209,7 @@ def test_a_run_overtaken_by_one_that_saw_more_finds_no_loss(growth: tuple[str, A
     overtaken = overtaken_at("planned", growth, accept_losses=accept_losses)
     world = outcome(("produce", (0, ["good"])), NEXT, ("produce", (0, ["good"])), overtaken)
     assert not world.violations
-    assert not world.told["stopped by losses"]
+    assert not world.reported["stopped by losses"]
 
 
 @pytest.mark.parametrize("regrown", [1, 2, 4])
@@ -224,15 +224,15 @@ def test_a_log_that_was_cut_off_before_the_position_is_gone_on_with_at_the_cut(r
     if second:
         world.do("cut", (0, 4, ["again"] * regrown))
     assert world.run(replace(NEXT, accept_losses=False)) is None
-    assert world.told["stopped by losses"] == 1
+    assert world.reported["stopped by losses"] == 1
     world.run(NEXT)
-    assert world.told["recorded cuts"] == 1
+    assert world.reported["recorded cuts"] == 1
     world.finish()
     assert not world.violations
     held = [record.kind for record in world.view(TABLE).content()]
     assert held.count("regrown") == (1 if second else regrown)
     assert held.count("again") == (regrown if second else 0)
-    assert world.told["stopped by losses"] == 1
+    assert world.reported["stopped by losses"] == 1
 
 
 def test_a_log_that_was_cut_off_at_the_position_has_lost_nothing() -> None:
@@ -244,7 +244,7 @@ def test_a_log_that_was_cut_off_at_the_position_has_lost_nothing() -> None:
     world.do("cut", (0, 4, []))
     world.finish()
     assert not world.violations
-    assert not world.told["recorded cuts"]
+    assert not world.reported["recorded cuts"]
 
 
 def test_restored_log_that_outgrew_the_position_is_refused() -> None:
@@ -256,14 +256,14 @@ def test_restored_log_that_outgrew_the_position_is_refused() -> None:
     assert world.run(replace(NEXT, accept_losses=False)) is not None, "nothing is new, and so nothing is looked at"
     world.do("produce", (0, ["regrown"]))
     assert world.run(replace(NEXT, accept_losses=False)) is None
-    assert world.told["stopped by losses"] == 1
+    assert world.reported["stopped by losses"] == 1
     world.run(NEXT)
-    assert world.told["recorded replacements"] == 1
+    assert world.reported["recorded replacements"] == 1
     world.finish()
     assert not world.violations
     kinds = [record.kind for record in world.view(TABLE).content()]
     assert Counter(kinds) == {"good": 4, "lost": 2, "regrown": 1}
-    assert world.told["stopped by losses"] == 1
+    assert world.reported["stopped by losses"] == 1
 
 
 def test_letters_published_while_others_are_settled_stay() -> None:
@@ -472,9 +472,9 @@ def publish_again(patch: pytest.MonkeyPatch, world: World) -> None:
     publish_once = StagingBranch.publish
 
     def publish(branch: StagingBranch, staged: int, *_: Any) -> None:
-        unanswered, known = world.told["fail"], world.tables[branch.identifier].by_id
+        unanswered, known = world.reported["fail"], world.tables[branch.identifier].by_id
         publish_once(branch, staged)
-        if world.told["fail"] > unanswered:
+        if world.reported["fail"] > unanswered:
             added = Counter(known[staged].content) - Counter(known[branch.head].content)
             held = world.view(branch.identifier).content()
             properties = known[staged].summary.additional_properties

@@ -110,11 +110,11 @@ def clock() -> Clock:
 def test_each_topic_commits_in_turn_and_all_records_are_reported(clock: Clock) -> None:
     topics = [Topic(name, clock, until=30) for name in ("a", "b", "c")]
     made = round_of(clock, *topics)
-    told = [(key, report.commits) for key, report in made.reports()]
+    reported = [(key, report.commits) for key, report in made.reports()]
     assert made.ended == "no record has arrived"
     for topic in topics:
         assert topic.offset == 30
-        assert [commits for key, commits in told if key == topic.name][-1][-1] == 30
+        assert [commits for key, commits in reported if key == topic.name][-1][-1] == 30
     assert topics[0].begun[:2] == [10, 13], "the others have had their turns"
 
 
@@ -127,8 +127,8 @@ def test_round_begins_no_sooner_than_its_trigger_allows(clock: Clock) -> None:
 
 def test_round_reports_topics_in_intervals(clock: Clock) -> None:
     topics = [Topic(name, clock) for name in ("a", "b")]
-    told = [(key, clock.now) for key, _ in round_of(clock, *topics).reports()]
-    of_a = [moment for key, moment in told if key == "a"]
+    reported = [(key, clock.now) for key, _ in round_of(clock, *topics).reports()]
+    of_a = [moment for key, moment in reported if key == "a"]
     assert len(of_a) == 2 + 1, "the last one at the end"
     assert all(later - before >= 20 for before, later in pairwise([10, *of_a[:2]]))
 
@@ -147,8 +147,8 @@ def test_round_ends_when_its_time_is_over_or_others_wait(clock: Clock) -> None:
 def test_topic_that_fails_ends_the_round_after_reporting_commits(clock: Clock) -> None:
     good, bad = Topic("good", clock), Topic("bad", clock, error=PublishRefusedError("Refused."))
     made = round_of(clock, good, bad)
-    told = [(key, report.commits) for key, report in made.reports()]
-    assert told == [("good", [10])]
+    reported = [(key, report.commits) for key, report in made.reports()]
+    assert reported == [("good", [10])]
     assert made.ended == "topic bad can't go on"
     assert bad.said == ["Topic bad: Refused. Its next run reports more."]
 
@@ -164,9 +164,9 @@ def test_brokers_that_dont_answer_end_the_round(clock: Clock) -> None:
 
 def test_stop_ends_the_round_with_its_report(clock: Clock) -> None:
     made = round_of(clock, Topic("a", clock), Topic("b", clock))
-    told = []
+    reported = []
     for key, report in made.reports():
-        told.append((key, report.commits))
+        reported.append((key, report.commits))
         made.stop.requested = True
     assert made.ended == "it was stopped"
-    assert {key for key, _ in told} == {"a", "b"}
+    assert {key for key, _ in reported} == {"a", "b"}

@@ -48,16 +48,16 @@ def committed() -> tuple[Commit, Plan]:
 
 def test_each_step_is_a_line_of_json_with_topic_run_and_snapshot(lines: Callable[[str], list[str]]) -> None:
     lines("json")
-    told: list[Any] = []
+    reported: list[Any] = []
     observer = RunLog("lake.orders", RUN, "orders").observing(
-        Observer(told.append, lambda commit, plan: told.append(commit), told.append)
+        Observer(reported.append, lambda commit, plan: reported.append(commit), reported.append)
     )
     commit, plan = committed()
     observer.step_done("planned")
     observer.on_commit(commit, plan)
     observer.warn("main moved")
     found = [json.loads(line) for line in lines("json")]
-    assert told == ["planned", commit, "main moved"], "who else looks on is told too"
+    assert reported == ["planned", commit, "main moved"], "who else looks on is told too"
     assert [item["level"] for item in found] == ["INFO"] * 13 + ["WARNING"]
     lines_about_columns = [item["message"].partition(": ")[2] for item in found[2:-1]]
     assert lines_about_columns[:2] == ["column c0: 2 numbers were rounded", "column c1: 2 numbers were rounded"]

@@ -208,7 +208,7 @@ def test_tables_with_later_records_go_on_after_a_batch_fails() -> None:
     world.run(Attempt(limit=1))
     world.do(*produced("good/a"))
     world.run(Attempt(limit=2))
-    assert world.told["tables left"] == 2
+    assert world.reported["tables left"] == 2
     assert {name: world.position(name) for name in ("a", OTHER)} == {"a": {0: 3}, OTHER: {0: 3}}
     assert not world.violations
     assert len(world.view((TABLE[0], "b")).content()) == 0
@@ -228,7 +228,7 @@ def test_retention_between_reading_and_writing_leaves_no_table() -> None:
     world = TopicWorld(ALL)
     world.do(*produced("good/a", "good/b", "good/c", "good/a"))
     world.run(Attempt(events=(Event("planned", 3, "retain", (0, 2)),)))
-    assert not world.told["tables left"]
+    assert not world.reported["tables left"]
     world.finish()
     assert not world.violations
 
@@ -327,7 +327,7 @@ def test_last_batch_leaves_nothing_in_sparks_memory() -> None:
     world.do(*produced("good/a", "good/b"))
     lost = tuple(Event("before publish", nth, "fail") for nth in range(1, 30))
     assert world.run(Attempt(events=lost)) is None
-    assert world.told["failed runs"] == 1
+    assert world.reported["failed runs"] == 1
     assert not world.violations
 
 

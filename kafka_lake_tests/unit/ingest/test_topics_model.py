@@ -127,7 +127,7 @@ def test_run_reads_one_topic_where_kafka_lost_records_of_another() -> None:
     for event in (*produced("good", "good"), RUN, *produced("good", "bad-0"), ("retain", (0, 4))):
         world.run(event) if isinstance(event, Attempt) else world.do(*event)
     assert world.run(replace(RUN, accept_losses=False)) is None
-    assert world.told["stopped by losses"] == world.told["topics left"] == 1
+    assert world.reported["stopped by losses"] == world.reported["topics left"] == 1
     reached = {topic: its.offsets for topic, its in read_state(world.view(TABLE)).positions.items()}  # type: ignore[arg-type]
     assert reached == {TOPIC: {0: 2}, OTHER_TOPIC: {0: 4}}
     assert [record.topic for record in world.view(LETTERS).content()] == [OTHER_TOPIC]

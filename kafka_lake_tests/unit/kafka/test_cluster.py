@@ -13,7 +13,7 @@ from kafka_lake.kafka.cluster import KafkaCluster
 LOW, STABLE, HIGH = 0, 7, 9
 
 
-def told(answer: Any) -> "Future[Any]":
+def reported(answer: Any) -> "Future[Any]":
     future: Future[Any] = Future()
     future.set_result(answer)
     return future
@@ -29,16 +29,16 @@ class Client:
         return 0
 
     def describe_cluster(self, **_: Any) -> "Future[Any]":
-        return told(SimpleNamespace(cluster_id="c"))
+        return reported(SimpleNamespace(cluster_id="c"))
 
     def describe_topics(self, topics: Any, **_: Any) -> dict[str, "Future[Any]"]:
-        return {"pizzas": told(SimpleNamespace(topic_id="t", partitions=[SimpleNamespace(id=0)]))}
+        return {"pizzas": reported(SimpleNamespace(topic_id="t", partitions=[SimpleNamespace(id=0)]))}
 
     def list_offsets(self, asked: Mapping[Any, Any], isolation_level: Any, **_: Any) -> dict[Any, "Future[Any]"]:
         end = STABLE if isolation_level == IsolationLevel.READ_COMMITTED else HIGH
         offsets = {"EarliestSpec": LOW, "LatestSpec": end, "OffsetSpec": end}
         return {
-            member: told(SimpleNamespace(offset=offsets[type(spec).__name__], leader_epoch=3))
+            member: reported(SimpleNamespace(offset=offsets[type(spec).__name__], leader_epoch=3))
             for member, spec in asked.items()
         }
 

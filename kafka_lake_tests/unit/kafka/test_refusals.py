@@ -53,8 +53,10 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.mark.slow
 def test_a_certificate_of_an_unknown_ca_is_told_with_its_issuer(authority: Authority, tmp_path: Path) -> None:
     with tls_server(authority.issue("broker")) as given:
-        told = distrust(given | {"ssl.ca.location": Authority(tmp_path, "foreign").file})
-        assert told.startswith("The broker's certificate CN=broker, issued by CN=ca, is refused: unable to get local")
+        reported = distrust(given | {"ssl.ca.location": Authority(tmp_path, "foreign").file})
+        assert reported.startswith(
+            "The broker's certificate CN=broker, issued by CN=ca, is refused: unable to get local"
+        )
         assert distrust(given | {"ssl.ca.location": authority.file}) == ""
         assert distrust(given | {"ssl.ca.pem": authority.identity.certificate_pem}) == ""
 
@@ -70,21 +72,21 @@ def test_a_port_that_wants_tls_is_told_apart_from_one_that_does_not_answer(autho
     silent = Failure("Asking", None, waited=4)
     with tls_server(authority.issue("broker")) as given:
         assert speaks_tls(given)
-        told = explained(silent, given | {"security.protocol": "PLAINTEXT"})
-        assert type(told) is AuthenticationError
-        assert "this port requires TLS, and security.protocol is PLAINTEXT" in told.message
-    told = explained(silent, {"bootstrap.servers": "127.0.0.1:1"})
-    assert type(told) is KafkaError
-    assert "didn't answer within 4 s" in told.message
+        reported = explained(silent, given | {"security.protocol": "PLAINTEXT"})
+        assert type(reported) is AuthenticationError
+        assert "this port requires TLS, and security.protocol is PLAINTEXT" in reported.message
+    reported = explained(silent, {"bootstrap.servers": "127.0.0.1:1"})
+    assert type(reported) is KafkaError
+    assert "didn't answer within 4 s" in reported.message
 
 
 def test_a_missing_right_is_told_with_the_command_that_grants_it() -> None:
     failure = Failure("Topic t", ClientError.TOPIC_AUTHORIZATION_FAILED, "no", right=Right("WRITE", "topic", "t"))
-    told = explained(failure, BOB)
-    assert type(told) is AuthorizationError
-    assert told.message == "Topic t: the cluster at b:1 doesn't allow WRITE on topic t to user bob: no."
+    reported = explained(failure, BOB)
+    assert type(reported) is AuthorizationError
+    assert reported.message == "Topic t: the cluster at b:1 doesn't allow WRITE on topic t to user bob: no."
     command = "kafka-acls.sh --bootstrap-server b:1 --add --allow-principal User:bob --operation WRITE --topic t"
-    assert command in told.remedy
+    assert command in reported.remedy
 
 
 @pytest.mark.parametrize(
@@ -137,9 +139,9 @@ def test_a_client_may_be_its_certificate(authority: Authority) -> None:
     ],
 )
 def test_what_spark_is_refused_is_told_as_for_python_s_client(text: str, kind: type[Exception], said: str) -> None:
-    told = refused_by_kafka(py4j(text), "orders", KafkaCluster(BOB))
-    assert type(told) is kind
-    assert said in str(told)
+    reported = refused_by_kafka(py4j(text), "orders", KafkaCluster(BOB))
+    assert type(reported) is kind
+    assert said in str(reported)
 
 
 @pytest.mark.parametrize("error", [py4j("java.lang.OutOfMemoryError: heap"), ValueError("TopicAuthorizationException")])
@@ -154,10 +156,10 @@ def test_doctor_finds_what_spark_s_client_can_t_be_told(monkeypatch: pytest.Monk
     monkeypatch.setattr(doctor, "check_jars", lambda tell_user: "7")
     for part in ("check_catalog", "check_warehouse", "check_spark"):
         monkeypatch.setattr(doctor, part, lambda catalog: "there")
-    (told,) = [check for check in doctor.check_all(nullcontext, lambda _: None) if not check.passed]
-    assert told.part == "Brokers"
-    assert "no equivalent of Kafka property ssl.crl.location" in told.message
-    assert "librdkafka.ssl.crl.location" in told.remedy
+    (reported,) = [check for check in doctor.check_all(nullcontext, lambda _: None) if not check.passed]
+    assert reported.part == "Brokers"
+    assert "no equivalent of Kafka property ssl.crl.location" in reported.message
+    assert "librdkafka.ssl.crl.location" in reported.remedy
 
 
 @pytest.mark.parametrize(
@@ -171,18 +173,18 @@ def test_doctor_finds_what_spark_s_client_can_t_be_told(monkeypatch: pytest.Monk
 )
 def test_files_that_spark_has_no_client_for(scheme: str, remedy: str) -> None:
     cause = f'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "{scheme}"'
-    told = files_out_of_reach(py4j(f"o.S: Lost task\nCaused by: {cause}"), "shop.orders", "lake")
-    assert told is not None
-    assert told.message == f"Table shop.orders: its files are at {scheme}://, and Spark has no client for that."
-    assert remedy in told.remedy
+    reported = files_out_of_reach(py4j(f"o.S: Lost task\nCaused by: {cause}"), "shop.orders", "lake")
+    assert reported is not None
+    assert reported.message == f"Table shop.orders: its files are at {scheme}://, and Spark has no client for that."
+    assert remedy in reported.remedy
 
 
 def test_a_region_that_spark_was_not_told() -> None:
     error = "SdkClientException: Unable to load region from any of the providers in the chain x"
-    told = files_out_of_reach(py4j(f"software.amazon.awssdk.core.exception.{error}"), "shop.orders", "lake")
-    assert told is not None
-    assert told.message == "Table shop.orders: Spark doesn't know the region of its files in S3."
-    assert told.remedy.startswith("Set PYICEBERG_CATALOG__LAKE__S3__REGION.")
+    reported = files_out_of_reach(py4j(f"software.amazon.awssdk.core.exception.{error}"), "shop.orders", "lake")
+    assert reported is not None
+    assert reported.message == "Table shop.orders: Spark doesn't know the region of its files in S3."
+    assert reported.remedy.startswith("Set PYICEBERG_CATALOG__LAKE__S3__REGION.")
 
 
 def test_other_errors_are_not_about_files() -> None:

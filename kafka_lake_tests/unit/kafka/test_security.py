@@ -48,7 +48,7 @@ def test_bootstrap_servers(environ, servers):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ("one", "one:9092"),
         (" one:1 , two ,,three_3:3, ", "one:1,two:9092,three_3:3"),
@@ -56,12 +56,12 @@ def test_bootstrap_servers(environ, servers):
         ("10.0.0.1", "10.0.0.1:9092"),
     ],
 )
-def test_both_clients_get_the_same_addresses(given, told):
+def test_both_clients_get_the_same_addresses(given, reported):
     properties = {"bootstrap.servers": given, "security.protocol": "ssl"}
-    assert client_properties(properties)["bootstrap.servers"] == told
-    assert java_properties(properties)["bootstrap.servers"] == told
+    assert client_properties(properties)["bootstrap.servers"] == reported
+    assert java_properties(properties)["bootstrap.servers"] == reported
     alone = {"bootstrap.servers": "other:1", "java.bootstrap.servers": given, "security.protocol": "SSL"}
-    assert java_properties(alone)["bootstrap.servers"] == told
+    assert java_properties(alone)["bootstrap.servers"] == reported
 
 
 @pytest.mark.parametrize(

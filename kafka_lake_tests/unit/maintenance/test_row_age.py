@@ -103,5 +103,5 @@ def test_a_commit_that_was_rolled_back_and_followed_by_another_proves_no_positio
 def test_what_cannot_be_read_is_as_if_it_were_not_there(text: str) -> None:
     assert last_expiry(table_of(OURS, **{EXPIRED: text})) is None
     assert last_expiry(table_of(OURS)) is None
-    told = Expired(5, 7, POSITIONS)
-    assert last_expiry(table_of(OURS, **{EXPIRED: told.to_json()})) == told
+    reported = Expired(5, 7, POSITIONS)
+    assert last_expiry(table_of(OURS, **{EXPIRED: reported.to_json()})) == reported

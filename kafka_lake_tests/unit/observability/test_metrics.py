@@ -270,14 +270,14 @@ class Asked:
         self.tables: dict[str, Any] = {name: self.found(name, 5) for name in topics}
         self.came: dict[str, float | None] = dict.fromkeys(topics, 100.0)
         self.asked: list[str] = []
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.latest = LatestSamples(map(key_of, self.specs), max_age=60)
         self.collector = ClusterCollector(
             specs=self.specs,
             cluster=lambda: self.cluster,  # type: ignore[arg-type, return-value]
             catalog=lambda: None,  # type: ignore[arg-type, return-value]
             latest=self.latest,
-            tell_user=self.told.append,
+            tell_user=self.reported.append,
         )
         monkeypatch.setattr(collect, "topic_tables", self._tables)
         monkeypatch.setattr(collect, "arrival_times", self._times)
@@ -318,8 +318,8 @@ def test_a_table_that_hangs_costs_no_other_topic_its_values(monkeypatch: pytest.
     assert (lag, ("orders", "shop.orders", "0")) not in shown, "without the table nobody knows"
     assert shown[m.LOG_END.name, ("orders", "shop.orders", "0")] == 5
     assert shown[lag, ("clicks", "shop.clicks", "0")] == 0
-    (told,) = asked.told
-    assert told.startswith("orders, table: ")
+    (reported,) = asked.reported
+    assert reported.startswith("orders, table: ")
     release.set()
 
 
@@ -335,7 +335,7 @@ def test_brokers_that_do_not_answer_take_ends_and_lag_away_and_are_told_of_once(
         assert asked.parts(topic) == [0, 0, 1]
         assert not any(name in shown for name in [(m.LAG.name, (topic, f"shop.{topic}", "0"))])
         assert shown[m.WAITING.name, (topic, f"shop.{topic}")] == 3
-    assert asked.told == [f"{topic}, brokers: The brokers are away. Start them." for topic in ("orders", "clicks")]
+    assert asked.reported == [f"{topic}, brokers: The brokers are away. Start them." for topic in ("orders", "clicks")]
     asked.cluster.error = None
     asked.collected()
     assert asked.parts("orders") == [1, 1, 1]
@@ -349,7 +349,7 @@ def test_errors_concern_the_topic_that_has_them(monkeypatch: pytest.MonkeyPatch)
     del asked.came["views"]
     asked.collected()
     assert [asked.parts(topic) for topic in ("orders", "clicks", "views")] == [[0, 0, 1], [1, 0, 0], [1, 0, 1]]
-    assert sorted(line.partition(":")[0] for line in asked.told) == [
+    assert sorted(line.partition(":")[0] for line in asked.reported) == [
         "clicks, table",
         "orders, brokers",
         "views, unread",

@@ -39,7 +39,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sessions, "CONNECT_SECONDS", 0.1)
 
 
-def told(*arguments: str) -> str:
+def reported(*arguments: str) -> str:
     """Return the one line that a command says, which must fail."""
     result: Result = CliRunner(env={"COLUMNS": "80"}).invoke(app, arguments)
     assert isinstance(result.exception, SystemExit), result.exception
@@ -55,7 +55,7 @@ def test_no_broker(monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) ->
     port = free_port()
     monkeypatch.setenv("KAFKA_LAKE_BOOTSTRAP_SERVERS", f"127.0.0.1:{port}")
     monkeypatch.setenv("KAFKA_LAKE_KAFKA_SASL_PASSWORD", "hush")
-    line = told(*command)
+    line = reported(*command)
     assert f"the cluster at 127.0.0.1:{port} didn't answer: " in line
     assert "Connection refused. Check that the brokers run and KAFKA_LAKE_BOOTSTRAP_SERVERS" in line
 
@@ -65,7 +65,7 @@ def test_no_catalog(monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -
     port = free_port()
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "rest")
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"http://bob:hush@127.0.0.1:{port}")
-    line = told(*command)
+    line = reported(*command)
     assert f"catalog lake (rest at http://127.0.0.1:{port}) didn't answer: Connection refused." in line
     assert "PYICEBERG_CATALOG__LAKE__URI" in line
 
@@ -73,7 +73,7 @@ def test_no_catalog(monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -
 @pytest.mark.parametrize("command", ON_CATALOG)
 def test_an_unknown_type_of_catalog(monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "oracle")
-    assert "type oracle is not one of sql, rest, glue, hive. Set PYICEBERG_CATALOG__LAKE__TYPE." in told(*command)
+    assert "type oracle is not one of sql, rest, glue, hive. Set PYICEBERG_CATALOG__LAKE__TYPE." in reported(*command)
 
 
 def test_no_spark_connect(monkeypatch: pytest.MonkeyPatch) -> None:

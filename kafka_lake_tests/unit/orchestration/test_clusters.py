@@ -152,14 +152,14 @@ def test_catalog_and_spark_are_in_one_of_the_documents() -> None:
     ],
 )
 def test_a_mistake_is_refused_with_its_documents(changed: Documents, said: list[str]) -> None:
-    told = refusal({**TWO, **changed})
-    assert [item for item in said if item not in told] == [], told
+    reported = refusal({**TWO, **changed})
+    assert [item for item in said if item not in reported] == [], reported
 
 
 def test_a_topic_of_a_cluster_where_the_only_one_has_no_name_is_refused() -> None:
-    told = refusal({"cluster": "KafkaCluster", "orders_eu": TWO["orders_eu"]})
-    assert "names Kafka cluster eu, and no document" in told
-    assert "cluster/defs.yaml, has no name" in told
+    reported = refusal({"cluster": "KafkaCluster", "orders_eu": TWO["orders_eu"]})
+    assert "names Kafka cluster eu, and no document" in reported
+    assert "cluster/defs.yaml, has no name" in reported
 
 
 VARIABLES = {

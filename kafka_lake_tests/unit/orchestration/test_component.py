@@ -251,15 +251,15 @@ def test_tags_that_dagster_does_not_take_are_refused(tags, says):
 
 
 def test_samples_are_what_the_environment_says_where_a_topic_says_nothing(monkeypatch):
-    def told(more="{}"):
+    def reported(more="{}"):
         return load(f"topic: orders\ntable: {more}")[0].topic_table().samples
 
-    assert told()
+    assert reported()
     monkeypatch.setenv("KAFKA_LAKE_SAMPLES", "False")
-    assert not told()
-    assert told("{redact: none}")
-    assert not told("{redact: null}")
-    assert not told("{redact: all}")
+    assert not reported()
+    assert reported("{redact: none}")
+    assert not reported("{redact: null}")
+    assert not reported("{redact: all}")
     monkeypatch.setenv("KAFKA_LAKE_SAMPLES", "none")
     assert "KAFKA_LAKE_SAMPLES=none is neither true nor false" in refusal("topic: orders")
 
@@ -480,9 +480,9 @@ def test_a_partition_that_does_not_follow_from_the_key_is_warned_of(settings, sa
     partitions = settings.pop("partition_by", [])
     table = {"write": {"mode": "upsert", **settings}, "partition_by": partitions}
     spec = KafkaTopic(topic="orders", table=table).topic_table()
-    told = partitions_without_key(spec)
-    assert told.startswith(said)
-    assert bool(told) == bool(said)
+    reported = partitions_without_key(spec)
+    assert reported.startswith(said)
+    assert bool(reported) == bool(said)
     assert not partitions_without_key(replace(spec, write="append", key=()))
 
 

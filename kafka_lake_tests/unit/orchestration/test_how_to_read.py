@@ -67,23 +67,23 @@ def test_what_a_shell_is_told_pyiceberg_understands(
     found = variables(LakeCatalog("lake", properties), {None: "kafka:9092"}, stack)
     script = "\n".join([*(variable.line(True) for variable in found), "env"])
     done = subprocess.run(["sh", "-c", script], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True)
-    told = dict(line.split("=", 1) for line in done.stdout.splitlines())
-    for name, value in told.items():
+    reported = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    for name, value in reported.items():
         monkeypatch.setenv(name, value)
     assert Config().get_catalog_config("lake") == properties
-    assert told["SPARK_REMOTE"] == "sc://127.0.0.1:7"
-    assert told["KAFKA_BOOTSTRAP_SERVERS"] == "kafka:9092"
-    assert told["SCHEMA_REGISTRY_URL"] == "http://127.0.0.1:8"
+    assert reported["SPARK_REMOTE"] == "sc://127.0.0.1:7"
+    assert reported["KAFKA_BOOTSTRAP_SERVERS"] == "kafka:9092"
+    assert reported["SCHEMA_REGISTRY_URL"] == "http://127.0.0.1:8"
 
 
 @pytest.mark.parametrize("properties", [REST, SQL])
 def test_a_shell_is_told_no_secret_that_nobody_asked_for(properties: dict[str, str]) -> None:
     stack = {"SPARK_REMOTE": "sc://host:443/;token=hidden-6", "KAFKA_LAKE_SCHEMA_REGISTRY_URL": "http://u:hidden-7@r"}
     found = variables(LakeCatalog("lake", properties), {None: "kafka:9092"}, stack)
-    told = [variable.line(False) for variable in found]
-    assert "hidden" not in "\n".join(told)
-    assert "# SPARK_REMOTE is a secret: kafka-lake env --secrets shows it" in told
-    assert f"export PYICEBERG_CATALOG__LAKE__WAREHOUSE={shlex.quote(properties['warehouse'])}" in told
+    reported = [variable.line(False) for variable in found]
+    assert "hidden" not in "\n".join(reported)
+    assert "# SPARK_REMOTE is a secret: kafka-lake env --secrets shows it" in reported
+    assert f"export PYICEBERG_CATALOG__LAKE__WAREHOUSE={shlex.quote(properties['warehouse'])}" in reported
 
 
 def test_a_shell_is_told_that_there_is_no_engine() -> None:

@@ -265,8 +265,8 @@ def test_the_sensor_tells_of_topics_that_have_no_table_yet(project: Any) -> None
         now = [*IN_CLUSTER, "shop.own", "shop.new", "other"]
         assert component.new(now) == ["shop.new"]
         assert component.gone(["crm.users", "shop.orders"]) == ["shop.Users-v2", "shop.users.internal"]
-        told = new_topics([component], now)
-        assert told.endswith(
+        reported = new_topics([component], now)
+        assert reported.endswith(
             "many/defs.yaml: 1 new topic matches and has no table yet: shop.new. Run `kafka-lake topics refresh` and "
             "reload the code location in Dagster."
         )
@@ -293,6 +293,6 @@ def test_the_sensor_of_a_cluster_without_any_topic_says_what_to_do(project: Any)
         asked = {name: item for name, item in definitions.resources.items() if name in ("kafka", "catalog")}
         with dg.DagsterInstance.ephemeral() as instance:
             context = dg.build_sensor_context(instance=instance, repository_def=repository, resources=asked)
-            told = repository.get_sensor_def("kafka_offsets").evaluate_tick(context).skip_message
-    assert told is not None
-    assert "3 new topics match and have no table yet: shop.Users-v2, shop.orders" in told
+            reported = repository.get_sensor_def("kafka_offsets").evaluate_tick(context).skip_message
+    assert reported is not None
+    assert "3 new topics match and have no table yet: shop.Users-v2, shop.orders" in reported

@@ -134,10 +134,12 @@ def test_so_many_runs_at_once_as_dagster_s_queue_lets_begin(catalog: LakeCatalog
     job, found = dg.GraphDefinition("any").to_job(), []
     for limit in (None, 2, [{"key": "team", "limit": 3}]):
         limits = shipped["concurrency"]["runs"]["tag_concurrency_limits"] if limit is None else limit
-        told = [{"key": MAINTENANCE_TAG, "limit": limits}] if isinstance(limits, int) else limits
+        reported = [{"key": MAINTENANCE_TAG, "limit": limits}] if isinstance(limits, int) else limits
         home = tmp_path / str(len(found))
         home.mkdir()
-        (home / "dagster.yaml").write_text(yaml.safe_dump({"concurrency": {"runs": {"tag_concurrency_limits": told}}}))
+        (home / "dagster.yaml").write_text(
+            yaml.safe_dump({"concurrency": {"runs": {"tag_concurrency_limits": reported}}})
+        )
         with dg.DagsterInstance.from_config(str(home)) as instance:
             tags = {MAINTENANCE_TAG: "pizza.a"}
             instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags=tags)

@@ -39,8 +39,8 @@ def test_one_commit_that_does_it_all_says_nothing() -> None:
 
 
 def test_a_line_tells_commits_records_and_time() -> None:
-    told = after((200_000, 9_800_000, 50), (200_000, 9_600_000, 60)).line()
-    assert told == "2 of about 50 commits, 400 k of 10.0 M records, about 8 min left"
+    reported = after((200_000, 9_800_000, 50), (200_000, 9_600_000, 60)).line()
+    assert reported == "2 of about 50 commits, 400 k of 10.0 M records, about 8 min left"
 
 
 def test_the_first_commit_alone_counts_from_the_beginning_of_the_run() -> None:

@@ -66,9 +66,9 @@ def test_error_without_secret_is_the_same_error() -> None:
 def test_cause_of_error_has_no_secret(kind: type[Exception]) -> None:
     with pytest.raises(Exception) as raised:
         _fail(kind)
-    told = error_without_secrets(raised.value)
-    assert isinstance(told, RedactedError)
-    text = "".join(traceback.format_exception(told))
+    reported = error_without_secrets(raised.value)
+    assert isinstance(reported, RedactedError)
+    text = "".join(traceback.format_exception(reported))
     assert SECRET not in text
     assert "CAST_INVALID_INPUT" in text
 

@@ -54,7 +54,7 @@ def test_a_run_tells_of_the_record_that_waited_longest_and_of_the_one_that_waite
         assert found == Waited(max(w.oldest for w in timed), min(w.newest for w in timed))
 
 
-def told(check: str, number: int, notes: tuple[ColumnNote, ...] = (), problem: str = "") -> Finding:
+def reported(check: str, number: int, notes: tuple[ColumnNote, ...] = (), problem: str = "") -> Finding:
     return Finding(check, (problem,) if problem else (), {"n": number, "text": str(number)}, notes)
 
 
@@ -69,9 +69,9 @@ def found(snapshot: int, at: float, *findings: Finding) -> Commit:
 @pytest.mark.parametrize("reports", [1, 2, 3])
 def test_what_one_report_told_the_later_ones_tell_as_well(reports: int) -> None:
     commits = [
-        found(7, 0.0, told("schema_evolution", 1, (ADDED, LEFT_OUT)), told("data_loss", 1, problem="lost")),
-        found(8, 60.0, told("schema_evolution", 2, (LEFT_OUT,)), told("data_loss", 2)),
-        found(9, 120.0, told("schema_evolution", 3), told("data_loss", 3)),
+        found(7, 0.0, reported("schema_evolution", 1, (ADDED, LEFT_OUT)), reported("data_loss", 1, problem="lost")),
+        found(8, 60.0, reported("schema_evolution", 2, (LEFT_OUT,)), reported("data_loss", 2)),
+        found(9, 120.0, reported("schema_evolution", 3), reported("data_loss", 3)),
     ]
     parts = {1: [commits], 2: [commits[:1], commits[1:]], 3: [[item] for item in commits]}[reports]
     so_far = RunSoFar()

@@ -94,10 +94,10 @@ def test_resources_have_the_values_of_their_definitions(monkeypatch: pytest.Monk
     }
     job = _asks(resources).resolve_implicit_global_asset_job_def()
     (event,) = job.execute_in_process().get_asset_materialization_events()
-    told = {name: value.value for name, value in event.materialization.metadata.items()}
-    assert told["kafka"] == {"bootstrap.servers": "eu:9092"}
-    assert told["catalog"] == {"type": "rest", "uri": "http://catalog"}
-    assert told["spark"] == {"spark.executor.memory": "2g"}
+    reported = {name: value.value for name, value in event.materialization.metadata.items()}
+    assert reported["kafka"] == {"bootstrap.servers": "eu:9092"}
+    assert reported["catalog"] == {"type": "rest", "uri": "http://catalog"}
+    assert reported["spark"] == {"spark.executor.memory": "2g"}
 
 
 @pytest.mark.parametrize("name", ["kafka", "registry", "catalog", "spark"])

@@ -274,10 +274,12 @@ def test_a_tick_that_fails_says_why_first(answers, tmp_path, monkeypatch):
         context = dg.build_sensor_context(instance=instance, repository_def=repository, resources=asked)
         with pytest.raises(SensorFailedError) as failed:
             sensor_.evaluate_tick(context)
-    told = serializable_error_info_from_exc_info((type(failed.value), failed.value, failed.value.__traceback__)).message
-    assert f"catalog lake (rest at http://{uri}) didn't answer: Connection refused." in told.splitlines()[0]
-    assert told.count(uri) == 1
-    assert "hush" not in told
+    reported = serializable_error_info_from_exc_info(
+        (type(failed.value), failed.value, failed.value.__traceback__)
+    ).message
+    assert f"catalog lake (rest at http://{uri}) didn't answer: Connection refused." in reported.splitlines()[0]
+    assert reported.count(uri) == 1
+    assert "hush" not in reported
 
 
 def test_a_dead_run_does_not_block_its_topic(instance, catalog, answers, monkeypatch):
@@ -302,10 +304,10 @@ def test_a_topic_that_must_wait_keeps_no_other_waiting(state, instance, catalog,
     result = tick(instance, catalog, (SPEC, OTHER))
     assert [r.tags[TOPIC_TAG] for r in result.run_requests] == ["pasta"], "which has not failed itself"
     assert result.run_requests[0].run_key.endswith("#0"), "it is the first for this work"
-    told = str(tick(instance, catalog, (SPEC,)).skip_message)
+    reported = str(tick(instance, catalog, (SPEC,)).skip_message)
     flight = "60 behind, a run is in flight"
     why = {"in flight": flight, "up to date": "up to date", "failing": "its last runs failed"}[state]
-    assert told.startswith(f"pizzas: {why}")
+    assert reported.startswith(f"pizzas: {why}")
 
 
 def run_of_location(instance, request, location, status):
@@ -360,8 +362,8 @@ def test_of_many_failures_a_few_tell_how_long_to_wait(instance, catalog, answers
         return records(*args, **options)
 
     monkeypatch.setattr(dg.DagsterInstance, "get_run_records", get)
-    told = str(tick(instance, catalog).skip_message)
-    assert told == "pizzas: its last runs failed, the next one starts in 1799 s"
+    reported = str(tick(instance, catalog).skip_message)
+    assert reported == "pizzas: its last runs failed, the next one starts in 1799 s"
     assert asked == [12], "however many there are"
 
 
@@ -412,8 +414,8 @@ def test_dagster_s_runs_are_asked_for_once_for_all_topics(instance, catalog, ans
 def test_why_nothing_is_asked_for_is_told_of_each_topic(instance, catalog, answers):
     consumed(catalog, TWELVE)
     tick(instance, catalog)
-    told = str(tick(instance, catalog, (SPEC, OTHER)).skip_message)
-    assert told == "pizzas: up to date; pasta: Topic pasta: no such topic."
+    reported = str(tick(instance, catalog, (SPEC, OTHER)).skip_message)
+    assert reported == "pizzas: up to date; pasta: Topic pasta: no such topic."
     answers["pizzas"] = answers["pasta"]
     with pytest.raises(KafkaLakeError) as refused:
         tick(instance, catalog, (SPEC, OTHER))
@@ -532,8 +534,8 @@ def test_due_topics_without_a_place_make_one_run_yield(instance, catalog, due):
     run = run_of(instance, request, dg.DagsterRunStatus.STARTED)
     assert not tick(instance, catalog, MANY, sharing=Sharing(places=1)).run_requests
     assert YIELD_TAG in instance.get_run_by_id(run.run_id).tags
-    told = str(tick(instance, catalog, MANY, sharing=Sharing(places=1)).skip_message)
-    assert "b: 10 behind, waits for a shared run" in told
+    reported = str(tick(instance, catalog, MANY, sharing=Sharing(places=1)).skip_message)
+    assert "b: 10 behind, waits for a shared run" in reported
 
 
 def test_run_by_other_settings_is_asked_to_end(instance, catalog, due):

@@ -22,7 +22,7 @@ def refreshed(many: Project) -> None:
                 component.keep(many._topics())
 
 
-def told(many: Project) -> str:
+def reported(many: Project) -> str:
     with many._sandbox.build_all_defs() as definitions:
         found = definitions.component_tree.get_all_components(KafkaTopic)
         return new_topics([item for item in found if item.pattern is not None], many.topics)
@@ -40,15 +40,15 @@ def test_topics_that_match_fill_one_table_once_they_are_known(project: Any, capl
     many = project({"all": ALL, "own": "KafkaTopic\ntopic: shop.Users-v2"})
     assert list(many.tables()) == ["shop.Users-v2"]
     assert "all/defs.yaml: table lake.shop: no topics are known yet. Run `kafka-lake topics refresh`." in caplog.text
-    assert "all/defs.yaml: 1 new topic matches and isn't in lake.shop yet: shop.orders." in told(many)
+    assert "all/defs.yaml: 1 new topic matches and isn't in lake.shop yet: shop.orders." in reported(many)
     refreshed(many)
     found = many.tables()["shop.orders"]
     assert (found.identifier, found.topics) == (("lake", "shop"), ("shop.orders",))
-    assert told(many) == ""
+    assert reported(many) == ""
     # A topic that comes is told of, and joins by the next refresh; one that goes leaves by it.
     many.topics += ["shop.a", "shop.b.internal"]
     many.topics.remove("shop.orders")
-    assert "isn't in lake.shop yet: shop.a. Run `kafka-lake topics refresh`" in told(many)
+    assert "isn't in lake.shop yet: shop.a. Run `kafka-lake topics refresh`" in reported(many)
     assert many.tables()["shop.orders"].topics == ("shop.orders",)
     with many._sandbox.build_all_defs() as definitions:
         (document,) = [

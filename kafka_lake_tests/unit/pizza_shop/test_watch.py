@@ -31,8 +31,8 @@ class Told:
         return RunReport((), (), self.failure)
 
 
-def watch(told: Told, said: list[str], timeout: float = 20.0) -> Watch:
-    return Watch(told, 5.0, lambda: None, said.append, timeout)  # type: ignore[arg-type]
+def watch(reported: Told, said: list[str], timeout: float = 20.0) -> Watch:
+    return Watch(reported, 5.0, lambda: None, said.append, timeout)  # type: ignore[arg-type]
 
 
 def test_made_are_those_that_succeeded_afterwards_oldest_first() -> None:
@@ -52,23 +52,23 @@ def test_made_are_those_that_succeeded_afterwards_oldest_first() -> None:
 @pytest.mark.processes
 def test_it_waits_until_the_runs_are_done_and_tells_for_what() -> None:
     said: list[str] = []
-    told = Told([[], [run("12345678-9", "STARTED", ended=0)], [run("12345678-9")]])
-    found = watch(told, said).until(lambda runs: bool(made(runs, TABLE, 0)), "the sensor")
+    reported = Told([[], [run("12345678-9", "STARTED", ended=0)], [run("12345678-9")]])
+    found = watch(reported, said).until(lambda runs: bool(made(runs, TABLE, 0)), "the sensor")
     assert [item.run_id for item in found] == ["12345678-9"]
     assert said == ["Waiting for the sensor", "run 12345678 of pizza/deliveries: STARTED"]
-    assert set(told.asked) == {5.0}
+    assert set(reported.asked) == {5.0}
 
 
 def test_a_failed_run_ends_the_wait_with_its_cause() -> None:
-    told = Told([[run("1", "FAILURE")]], failure="no space left")
+    reported = Told([[run("1", "FAILURE")]], failure="no space left")
     with pytest.raises(KafkaLakeError, match=r"Run 1 of pizza/deliveries: no space left"):
-        watch(told, []).until(lambda runs: False, "the sensor")
+        watch(reported, []).until(lambda runs: False, "the sensor")
 
 
 def test_a_failed_run_that_makes_nothing_is_told_by_its_job() -> None:
-    told = Told([[Run("1", "FAILURE", "kafka_maintenance", "maintain_tables", (), 10.0)]], failure="no space left")
+    reported = Told([[Run("1", "FAILURE", "kafka_maintenance", "maintain_tables", (), 10.0)]], failure="no space left")
     with pytest.raises(KafkaLakeError, match=r"Run 1 of maintain_tables: no space left"):
-        watch(told, []).until(lambda runs: False, "the sensor")
+        watch(reported, []).until(lambda runs: False, "the sensor")
 
 
 def test_time_is_up_at_some_point_and_the_error_tells_at_what() -> None:

@@ -192,8 +192,8 @@ def test_check_lists_five_failures_in_errors_and_all_in_facts() -> None:
         "on_failure is fail",
     )
     assert finding.facts["failed: c6"] == "6 rows"
-    told = check_result(finding, dg.AssetKey("orders"))
-    assert (told.metadata["checks_failed"].value, "share_failed" in told.metadata) == (7, False)
+    reported = check_result(finding, dg.AssetKey("orders"))
+    assert (reported.metadata["checks_failed"].value, "share_failed" in reported.metadata) == (7, False)
 
 
 LIMITS = st.one_of(st.integers(1, 50), st.integers(1, 100).map("{}%".format))
@@ -241,10 +241,15 @@ def test_a_check_tells_what_a_rule_does(
     assert (result.fails, finding.passed, finding.refuses) == (fails, passed, fails)
     shown = check_result(finding, dg.AssetKey("t"))
     assert (shown.severity == dg.AssetCheckSeverity.WARN) == warns
-    told = {name: value.value for name, value in shown.metadata.items()}
-    assert (told["evaluated"], told["passed"], told["failed"], told["null"]) == (1000, 1000 - failed, failed, 7)
-    assert told["share_failed"] == failed / 1000
-    assert told.get("first_broken") == ("partition 0, offset 17" if failed else None)
+    reported = {name: value.value for name, value in shown.metadata.items()}
+    assert (reported["evaluated"], reported["passed"], reported["failed"], reported["null"]) == (
+        1000,
+        1000 - failed,
+        failed,
+        7,
+    )
+    assert reported["share_failed"] == failed / 1000
+    assert reported.get("first_broken") == ("partition 0, offset 17" if failed else None)
     if not passed:
         assert f"{failed} of 1000 rows break it (amount is at least 0), the first in partition 0 at offset 17" in str(
             shown.description

@@ -40,9 +40,9 @@ def records_of(tables: Sequence[str], values: Sequence[bytes]) -> pa.RecordBatch
     return batch(values).append_column("table", pa.array(tables, pa.string()))
 
 
-def run(told: dict[str, Any], batches: Sequence[pa.RecordBatch]) -> tuple[list[dict[str, Any]], list[Report]]:
+def run(reported: dict[str, Any], batches: Sequence[pa.RecordBatch]) -> tuple[list[dict[str, Any]], list[Report]]:
     back, reports = [], []
-    for made in decode_and_write_tables(told)(batches):
+    for made in decode_and_write_tables(reported)(batches):
         for row in made.to_pylist():
             if row["report"] is None:
                 # What is given back belongs to the table whose report comes next.

@@ -107,12 +107,12 @@ class Process:
             raise Killed
         if event.action == "fail":
             # Before an operation the request is lost, after it the answer is: they look the same.
-            self.world.told[event.action] += 1
+            self.world.reported[event.action] += 1
             raise CommitStateUnknownException(event.place)
         if event.action == "linger":
             # The request of a publication is on its way for a while, and its sender gives up meanwhile.
             if self.publishing:
-                self.world.told[event.action] += 1
+                self.world.reported[event.action] += 1
                 self.world.late.append([event.argument, lambda now=self.publishing: self._arrive(*now)])
             raise CommitStateUnknownException(event.place)
         self.world.do(event.action, event.argument)

@@ -31,7 +31,7 @@ class SharedWorld(World):
         if not of_other:
             super().do(action, argument)
             return
-        self.told[action] += 1
+        self.reported[action] += 1
         if kind == "add partition":
             self._other.add_partition()
         else:
@@ -49,7 +49,7 @@ class SharedWorld(World):
         try:
             return each_topic(chosen, run_id, run, ignore)
         except LeftBehindError as left:
-            self.told["topics left"] += 1
+            self.reported["topics left"] += 1
             for error in left.errors.values():
                 self.excuse(attempt, error)
             self._check_others(attempt, left)

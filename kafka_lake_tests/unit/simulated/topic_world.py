@@ -135,22 +135,22 @@ class TopicWorld(World):
         if identifier[1].endswith("__dead_letters"):
             return
         snapshot = self.tables[identifier].by_id[self._ids]
-        before, told = snapshot.parent_snapshot_id or 0, properties or {}
+        before, reported = snapshot.parent_snapshot_id or 0, properties or {}
         reached, passed = dict(self.reached.get(before, {})), dict(self.passed.get(before, {}))
         # A snapshot that is staged where another run has been meanwhile is never published.
         wrong = list(self.wrong.get(before, ()))
-        if POSITION in told:
-            for partition, end in Position.from_json(told[POSITION]).offsets.items():
+        if POSITION in reported:
+            for partition, end in Position.from_json(reported[POSITION]).offsets.items():
                 # Kafka may have deleted records since they were read.
                 read = (record.offset for record in content if record.partition == partition)
                 start = reached.get(partition, min((self.low[partition], *read)))
-                passed |= {(partition, offset): self.by_run[told[RUN_ID]] for offset in range(start, end)}
+                passed |= {(partition, offset): self.by_run[reported[RUN_ID]] for offset in range(start, end)}
                 if end < reached.get(partition, 0):
                     wrong.append(f"{identifier[1]} went back to {end} in partition {partition}")
                 reached[partition] = end
-            for r in offsets_of(told.get(OFFSETS, "")):
-                passed |= {(r.partition, offset): self.by_run[told[RUN_ID]] for offset in range(r.start, r.end)}
-            for loss in losses_from_json(told.get(LOSSES, "[]")):
+            for r in offsets_of(reported.get(OFFSETS, "")):
+                passed |= {(r.partition, offset): self.by_run[reported[RUN_ID]] for offset in range(r.start, r.end)}
+            for loss in losses_from_json(reported.get(LOSSES, "[]")):
                 if loss.reason != "retention" or loss.end is None or loss.end > self.low[loss.partition]:
                     wrong.append(f"{loss} was recorded, the log begins at {self.low}")
                 passed |= {(loss.partition, offset): None for offset in range(loss.start, loss.end or 0)}
@@ -175,13 +175,13 @@ class TopicWorld(World):
 
     def do(self, action: str, argument: Any) -> None:
         if action == "conditions":
-            self.told[action] += 1
+            self.reported[action] += 1
             self.conditions = argument
         elif action == "refuse":
-            self.told[action] += 1
+            self.reported[action] += 1
             self.refusing ^= {argument}
         elif action == "drop":
-            self.told[action] += 1
+            self.reported[action] += 1
             self.drop(*argument)
         else:
             super().do(action, argument)
@@ -199,7 +199,7 @@ class TopicWorld(World):
         try:
             return TopicRunner(context, lambda item: job_of(attempt, item)).run()
         except LeftBehindError as error:
-            self.told["tables left"] += 1
+            self.reported["tables left"] += 1
             self._check_left(attempt, error)
             return None
         except EndlessError:

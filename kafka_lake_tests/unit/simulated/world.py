@@ -50,7 +50,7 @@ class World(Log):
         self.rolling_back = False
         self.late: list[list[Any]] = []
         self.violations: list[str] = []
-        self.told: Counter[str] = Counter()
+        self.reported: Counter[str] = Counter()
         self._ids = self._runs = 0
 
     @property
@@ -191,7 +191,7 @@ class World(Log):
 
     def do(self, action: str, argument: Any) -> None:
         """Do what isn't a run's own."""
-        self.told[action] += 1
+        self.reported[action] += 1
         if action == "overtake":
             self.run(argument)
         elif action == "mend":
@@ -223,11 +223,11 @@ class World(Log):
         self._runs += 1
         process = self.process(attempt)
         name = f"run-{self._runs}"
-        self.told[attempt.what] += 1
+        self.reported[attempt.what] += 1
         try:
             return self.perform(process, name)
         except Killed:
-            self.told["killed runs"] += 1
+            self.reported["killed runs"] += 1
         except Exception as error:
             self.excuse(attempt, error)
         return None
@@ -235,23 +235,23 @@ class World(Log):
     def excuse(self, attempt: Attempt, error: Exception) -> None:
         """Note a reason for which a run failed, if it is none that it may fail for."""
         if isinstance(error, DataLossError):
-            self.told["stopped by losses"] += 1
+            self.reported["stopped by losses"] += 1
             if attempt.accept_losses and attempt.what == "ingest":
                 self.violations.append(f"{attempt} was stopped by a loss although it was told to go on")
         elif isinstance(error, KafkaLakeError):
-            self.told[type(error).__name__] += 1
+            self.reported[type(error).__name__] += 1
             bearable = isinstance(error, PublishRefusedError) and attempt.events
             impossible = "has no partition" if attempt.what == "ingest" else "has no position yet|has no partition"
             asked_for = re.search(impossible, str(error))
             if not bearable and not asked_for:
                 self.violations.append(f"{attempt} failed: {type(error).__name__}: {error}")
         elif isinstance(error, CommitFailedException | CommitStateUnknownException | PySparkException):
-            self.told["failed runs"] += 1
+            self.reported["failed runs"] += 1
             if not attempt.events:
                 self.violations.append(f"{attempt} failed: {error}")
         elif isinstance(error, Poison):
             # A letter of that kind fails all that are delivered with it.
-            self.told["poisoned dead-letter replays"] += 1
+            self.reported["poisoned dead-letter replays"] += 1
             if attempt.what != "dead_letter_replay":
                 self.violations.append(f"{attempt} was stopped by one record")
         else:
@@ -328,9 +328,9 @@ class World(Log):
             for loss in losses_from_json(summary_of(snapshot).get(LOSSES, "[]")):
                 log, where = self.logs[loss.topic], (loss.topic, loss.partition)
                 if loss.reason == "truncated" and loss.start in log.cuts.get(loss.partition, ()):
-                    self.told["recorded cuts"] += 1
+                    self.reported["recorded cuts"] += 1
                 elif loss.reason == "replaced" and loss.start in log.restored.get(loss.partition, ()):
-                    self.told["recorded replacements"] += 1
+                    self.reported["recorded replacements"] += 1
                     self.losses.add((*where, log.restored[loss.partition].start, loss.end or 0))
                 elif loss.reason != "retention" or loss.end is None or loss.end > log.low[loss.partition]:
                     self.violations.append(f"{loss} was recorded, the log begins at {log.low}")

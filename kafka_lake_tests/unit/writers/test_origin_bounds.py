@@ -54,15 +54,15 @@ def test_bounds_are_those_of_the_rows_that_were_added(batches: list[list[Origin]
         # Parts of what was read have offsets into the same buffers.
         found.add(rows.slice(left_out))
         seen += batch[left_out:]
-    told = found.added_to({"lower_bounds": {1: b"1"}, "upper_bounds": {}, "record_count": 5})
-    assert (told["record_count"], told["lower_bounds"].pop(1)) == (5, b"1")
+    reported = found.added_to({"lower_bounds": {1: b"1"}, "upper_bounds": {}, "record_count": 5})
+    assert (reported["record_count"], reported["lower_bounds"].pop(1)) == (5, b"1")
     for key, name in FIELDS.items():
         values = [item[name] for item in seen if item is not None and item[name] is not None]
         for side, ends in (("lower_bounds", min), ("upper_bounds", max)):
-            raw = told[side].pop(key, None)
+            raw = reported[side].pop(key, None)
             assert (None if raw is None else from_bytes(KINDS[key], raw)) == (ends(values) if values else None)
-        assert key not in told["lower_bounds"]
-    assert told["lower_bounds"] == told["upper_bounds"] == {}
+        assert key not in reported["lower_bounds"]
+    assert reported["lower_bounds"] == reported["upper_bounds"] == {}
 
 
 def test_a_table_without_metadata_column_has_none() -> None:
