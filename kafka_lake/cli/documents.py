@@ -1,8 +1,7 @@
 """Reads a project's documents without Dagster, which takes a second to import, where Dagster would find the same.
 
 That is where a code location is nothing but a folder of documents of kafka_lake's types for one cluster. For any other
-project, and for documents with an error, `read` gives None: Dagster loads these, and explains their errors. Queries of
-derived tables and the names of tags are checked by Dagster alone.
+project, and for documents with an error, `read` gives None: Dagster loads these, and explains their errors.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from kafka_lake.cli.find_project import Target, defs_folder
 from kafka_lake.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from kafka_lake.config.derived_table import DerivedTable
     from kafka_lake.config.systems import Cluster
-    from kafka_lake.derived.derived_table import DerivedTable
     from kafka_lake.spec.topic_table import TopicTable
 
 _YAML = ("defs.yaml", "defs.yml", "component.yaml")
@@ -103,9 +102,10 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _read(folder: Path) -> Documents:
+    from kafka_lake.config.derived_table import DerivedTable
+    from kafka_lake.config.project import Place, check_derived, check_documents
     from kafka_lake.config.systems import Cluster
     from kafka_lake.config.topic import Topic
-    from kafka_lake.derived.derived_table import DerivedTable
 
     kinds = {"KafkaCluster": Cluster, "KafkaTopic": Topic, "DerivedTable": DerivedTable}
     found: dict[str, list[tuple[Path, Any]]] = {kind: [] for kind in kinds}
@@ -113,26 +113,21 @@ def _read(folder: Path) -> Documents:
         package, _, kind = str(document.get("type")).rpartition(".")
         if package != "kafka_lake" or kind not in kinds or document.keys() - {"type", "attributes"}:
             raise _ForDagster
-        found[kind].append((path.parent, kinds[kind](**_rendered(document.get("attributes") or {}))))
-    if len(found["KafkaCluster"]) != 1:
+        found[kind].append((path, kinds[kind](**_rendered(document.get("attributes") or {}))))
+    # What is known of a pattern and of tables by value is in Dagster's state.
+    if any(topic.pattern is not None or topic.tables_by is not None for _, topic in found["KafkaTopic"]):
         raise _ForDagster
-    ((_, cluster),) = found["KafkaCluster"]
-    topics = []
-    for place, topic in found["KafkaTopic"]:
-        # What is known of a pattern and of tables by value is in Dagster's state.
-        if topic.pattern is not None or topic.tables_by is not None or topic.cluster != cluster.name:
-            raise _ForDagster
-        spec = topic.topic_table(place, cluster.maintenance)
-        if any(topic.maintenance_problems(spec, complete=True)):
-            raise _ForDagster
-        topics.append(spec)
-    derived = [table for _, table in found["DerivedTable"]]
-    each_topic = [topic for spec in topics for topic in spec.each_topic]
-    tables = [name for spec in topics for table in spec.tables for name in table.identifiers]
-    names: list[Any] = [topic.full_topic for topic in each_topic] + tables + [table.identifier for table in derived]
-    if len({*names}) != len(names):
-        raise _ForDagster
-    return Documents(cluster, each_topic, sorted(derived, key=lambda table: table.identifier))
+    ((file, cluster),) = found["KafkaCluster"]
+    places = [
+        Place(topic.cluster, path, topic.display_name, topic.checked_table(path, cluster.maintenance))
+        for path, topic in found["KafkaTopic"]
+    ]
+    check_documents([Place(cluster.name, file)], places)
+    topics = [place.table for place in places if place.table is not None]
+    derived = sorted((table for _, table in found["DerivedTable"]), key=lambda table: table.identifier)
+    for table in derived:
+        check_derived(table, topics, derived)
+    return Documents(cluster, [topic for spec in topics for topic in spec.each_topic], derived)
 
 
 def _documents(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:

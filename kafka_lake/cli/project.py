@@ -14,8 +14,8 @@ from kafka_lake.devstack.running import Ports
 from kafka_lake.errors import ConfigurationError, NoProjectError
 
 if TYPE_CHECKING:
+    from kafka_lake.config.derived_table import DerivedTable
     from kafka_lake.config.systems import Catalog, Kafka, Registry
-    from kafka_lake.derived.derived_table import DerivedTable
     from kafka_lake.orchestration import KafkaTopic, KafkaTopics
     from kafka_lake.runtime.context import Connections
     from kafka_lake.spec.topic_table import TopicTable
@@ -81,7 +81,7 @@ def maintained_tables(name: str | None = None) -> list[TopicTable | DerivedTable
 
 def derived_table(name: str) -> DerivedTable:
     """Return the settings of a derived table."""
-    specs = _tables(checked=True)[1]
+    specs = _tables()[1]
     chosen = [spec for spec in specs if name in (spec.table, spec.name)]
     if len(chosen) != 1:
         known = ", ".join(sorted(spec.name for spec in specs)) or "none"
@@ -130,18 +130,14 @@ def documents_with_patterns() -> list[KafkaTopics | KafkaTopic]:
 def documents_with_tables_by_value() -> list[KafkaTopic]:
     """Return the documents of topics whose values have tables."""
     from kafka_lake.cli.load_definitions import definitions, explained_errors
-    from kafka_lake.orchestration import KafkaTopic, KafkaTopics
+    from kafka_lake.orchestration import documents_of_topics
 
     location = target()
     if documents.read(location) is not None:
         return []
     with explained_errors(location):
         tree = definitions(location).component_tree
-        if tree is None:
-            return []
-        matching = (topic for many in tree.get_all_components(KafkaTopics) for topic in many.topic_tables())
-        every = (*tree.get_all_components(KafkaTopic), *matching)
-        return [document for document in every if document.tables_by is not None]
+        return [] if tree is None else [found for found in documents_of_topics(tree) if found.tables_by is not None]
 
 
 def split_topic(topic: str) -> tuple[str | None, str]:
@@ -215,10 +211,10 @@ def topics_if_any() -> list[TopicTable]:
         return []
 
 
-def _tables(checked: bool = False) -> tuple[list[TopicTable], list[DerivedTable]]:
-    """Return the settings of the tables of topics, and of the derived tables; ``checked``: with their queries."""
+def _tables() -> tuple[list[TopicTable], list[DerivedTable]]:
+    """Return the settings of the tables of topics, and of the derived tables."""
     location = target()
-    if not checked and (known := documents.read(location)):
+    if known := documents.read(location):
         return known.topics, known.derived
     from kafka_lake.cli.load_definitions import definitions, explained_errors
     from kafka_lake.orchestration.derived_assets import derived_in

@@ -34,10 +34,10 @@ def derived_rule_problems(entries: Sequence[RuleEntry]) -> Iterator[str]:
             problems = ["within: is for rows of records. A derived table has each key once by write: upsert."]
         if entry.fail_above is not None and entry.on_failure is None and not problems:
             problems = ["fail_above: has no effect, since any broken row fails the run. Set on_failure: warn."]
-        yield from (f"rules: {_where(entry, number)}: {problem}" for problem in problems)
+        yield from (f"{_where(entry, number)}: {problem}" for problem in problems)
         if problems:
             return
-    yield from (f"rules: {problem}" for problem in _of_all(rules_of(entries)))
+    yield from _of_all(rules_of(entries))
 
 
 def _where(entry: RuleEntry, number: int) -> str:

@@ -383,6 +383,20 @@ class Topic(Settings):
         found = made(own.settings, *own.identifier)
         return replace(found, where=where, routes=routes, route_by=by, unmatched=self.unmatched)
 
+    def checked_table(self, path: Path, defaults: Maintenance | None) -> TopicTable:
+        """Return what `topic_table` does for the document at a path, with its cluster's maintenance.
+
+        Raises:
+            ConfigurationError: If a schema file isn't there, or the maintenance can't be.
+        """
+        spec = self.topic_table(path.parent, defaults)
+        for place, problem in self.maintenance_problems(spec, complete=True):
+            raise ConfigurationError(
+                f"Topic {self.display_name} ({path}): {': '.join(map(str, place))}: {problem}",
+                "A table's maintenance: overrides that of the cluster's document, setting by setting.",
+            )
+        return spec
+
 
 def _file(name: str, folder: Path) -> str:
     path = (folder / name).resolve()

@@ -15,10 +15,10 @@ from sqlglot import exp
 
 from kafka_lake.catalog.lake_catalog import literal, quoted
 from kafka_lake.common.offsets import OffsetRange, TopicIdentity, joined_ranges
-from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.config.derived_table import DerivedTable
+from kafka_lake.config.query import ORIGIN, over_views, parsed_key, with_origin
 from kafka_lake.derived.engine import Engine
 from kafka_lake.derived.plan import DerivePlan, Pinned
-from kafka_lake.derived.query import ORIGIN, over_views, parsed_key, with_origin
 from kafka_lake.derived.upstream import APPEND, MERGE, REBUILD, REWRITE
 from kafka_lake.engine.frames import cached
 from kafka_lake.errors import ConfigurationError, TableError

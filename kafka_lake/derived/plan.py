@@ -8,8 +8,8 @@ from pyiceberg.table import Table
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import has_origin, head_of, read_state, row_count
 from kafka_lake.common.offsets import TopicIdentity
-from kafka_lake.derived.derived_table import DerivedTable, Identifier
-from kafka_lake.derived.query import fingerprint
+from kafka_lake.config.derived_table import DerivedTable, Identifier
+from kafka_lake.config.query import fingerprint
 from kafka_lake.derived.upstream import Changes, Read, Record, changes_since, read_of, record_of
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.formats.table_compatibility import KEY_SETTINGS

@@ -13,7 +13,7 @@ from kafka_lake.catalog.lake_catalog import check_commit_requirements
 from kafka_lake.catalog.layout import evolve_layout
 from kafka_lake.catalog.positions import row_count
 from kafka_lake.catalog.tables import Totals, added, apply_changes, drop_if_unused, ensure_table, schema_of
-from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.config.derived_table import DerivedTable
 from kafka_lake.derived.engine import DeriveReport, Engine
 from kafka_lake.derived.frames import Frames
 from kafka_lake.derived.plan import DerivePlan, load, plan

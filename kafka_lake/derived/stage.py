@@ -12,7 +12,8 @@ from pyspark.sql import types as T
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.catalog.positions import DERIVED, POSITION, author_summary, removes_property, summary_of
-from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.config.derived_table import DerivedTable
+from kafka_lake.config.query import ORIGIN
 from kafka_lake.derived.engine import DeriveReport, Engine, UpstreamRead
 from kafka_lake.derived.frames import (
     Computed,
@@ -25,7 +26,6 @@ from kafka_lake.derived.frames import (
     within,
 )
 from kafka_lake.derived.plan import DerivePlan, Pinned
-from kafka_lake.derived.query import ORIGIN
 from kafka_lake.derived.upstream import REBUILD
 from kafka_lake.derived.verify import verify
 from kafka_lake.errors import AuditFailedError

@@ -19,11 +19,11 @@ from pyspark.sql import types as T
 from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.common import environment
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.config.derived_table import DerivedTable
+from kafka_lake.config.query import ORIGIN
 from kafka_lake.derived.engine import Engine
 from kafka_lake.derived.frames import Computed, Frames, having, keys_of, newest, not_older, of_keys, place, within
 from kafka_lake.derived.plan import DerivePlan
-from kafka_lake.derived.query import ORIGIN
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.writers.frames import shaped
 

@@ -7,7 +7,7 @@ import dagster as dg
 from pydantic import Field
 
 from kafka_lake.common.text import block, plain
-from kafka_lake.derived.derived_table import DerivedTable, Write
+from kafka_lake.config.derived_table import DerivedTable, Write
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.orchestration.assets import Presentation
 from kafka_lake.orchestration.checks import rule_check_spec

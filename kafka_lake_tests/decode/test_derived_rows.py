@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
+from kafka_lake.config.derived_table import DerivedTable
 from kafka_lake.derived import frames as frames_module
-from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.derived.frames import Computed, Frames, within
 from kafka_lake.derived.plan import DerivePlan, Pinned
 from kafka_lake.derived.upstream import Changes, Read, Record

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from kafka_lake.common.processes import free_port
-from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.config.derived_table import DerivedTable
 from kafka_lake.derived.engine import Engine
 from kafka_lake.derived.run import derive
 from kafka_lake.engine.frames import cached

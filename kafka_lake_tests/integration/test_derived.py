@@ -13,7 +13,7 @@ from dagster import ResourceDefinition
 
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.positions import ancestors, head_of
-from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.config.derived_table import DerivedTable
 from kafka_lake.derived.engine import DeriveReport, Engine
 from kafka_lake.derived.run import derive
 from kafka_lake.errors import TableError

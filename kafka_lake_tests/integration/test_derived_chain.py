@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kafka_lake.catalog.branches import StagingBranch
-from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.config.derived_table import DerivedTable
 from kafka_lake.derived.engine import Engine
 from kafka_lake.derived.run import derive
 from kafka_lake.errors import TableError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.config.derived_table import DerivedTable
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.ingest.run import ingest
 from kafka_lake_tests.integration.test_derived import LOOSE, START, World, orders, world

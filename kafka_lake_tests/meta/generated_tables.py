@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from kafka_lake.common.environment import VARIABLES, Variable
+from kafka_lake.config.derived_table import DerivedTable
 from kafka_lake.config.formats import FORMATS, KEYS
 from kafka_lake.config.table import (
     Evolution,
@@ -21,7 +22,6 @@ from kafka_lake.config.table import (
 )
 from kafka_lake.config.topic import ContinuousRuns, MatchingTopics, Read, Topic
 from kafka_lake.config.write import MODES
-from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.orchestration.assets import IngestConfig
 from kafka_lake.orchestration.components.kafka_cluster import KafkaCluster
 from kafka_lake.orchestration.components.kafka_topics import KafkaTopics

@@ -104,7 +104,7 @@ def tables_by_value(tell_user: Callable[[str], None], refresh: bool = False) -> 
     tables: list[ValueTable] = []
     with project.open_connections(tell_user, with_broker=False) as connections:
         for document in documents:
-            spec = document.topic_table(document.place.path.parent)
+            spec = document.topic_table()
             table = connections.catalog.table(spec.identifier)
             properties = {} if table is None else table.properties
             current, before = knowing(spec, properties).route_by, spec.route_by

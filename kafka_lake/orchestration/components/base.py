@@ -2,8 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from inspect import getdoc
 from pathlib import Path
@@ -25,73 +24,6 @@ from kafka_lake.orchestration.resources import KafkaResource, RegistryResource
 from kafka_lake.routing.by_value import PREFIX
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.settings import Settings, Text, has_templates, is_template, message, refuse
-
-
-@dataclass(frozen=True)
-class Place:
-    """A document, and the cluster that it is of or about.
-
-    Args:
-        cluster: The cluster's name; None if it says none.
-        topic: The topic that it is about; empty for a cluster's document.
-    """
-
-    cluster: str | None
-    path: Path
-    topic: str = ""
-
-
-def check_names(clusters: Sequence[Place]) -> None:
-    """Check that several clusters of a project have names."""
-    if len(clusters) < 2:
-        return
-    by_name: dict[str, Place] = {}
-    for cluster in clusters:
-        if cluster.cluster is None:
-            others = ", ".join(str(other.path) for other in clusters if other is not cluster)
-            raise ConfigurationError(
-                f"The Kafka cluster in {cluster.path} has no name, and there is another one in {others}.",
-                "Give each a name:, and each topic the name of its cluster, as in cluster: eu.",
-            )
-        if (other := by_name.setdefault(cluster.cluster, cluster)) is not cluster:
-            raise ConfigurationError(
-                f"Two Kafka clusters have the name {cluster.cluster}: in {other.path} and in {cluster.path}.",
-                "Give one of them another name:.",
-            )
-
-
-def check_topics(topics: Iterable[Place], clusters: Sequence[Place]) -> None:
-    """Make sure that each topic is of a cluster of the project."""
-    names = [cluster.cluster for cluster in clusters]
-    known = ", ".join(sorted(name for name in names if name))
-    for topic in topics:
-        if topic.cluster in names:
-            continue
-        where = f"Topic {topic.topic} ({topic.path})"
-        if topic.cluster is None:
-            raise ConfigurationError(
-                f"{where} names no Kafka cluster, and those here have names: {known}.",
-                f"Add one of them to its attributes, as in cluster: {known.partition(',')[0]}.",
-            )
-        there = f"Those here are: {known}." if known else f"The only one, in {clusters[0].path}, has no name."
-        raise ConfigurationError(
-            f"{where} names Kafka cluster {topic.cluster}, and no document of type kafka_lake.KafkaCluster has "
-            f"that name. {there}",
-            "Correct its cluster:, or the cluster's name:.",
-        )
-
-
-def shared(setting: str, given: Sequence[tuple[Path, Mapping[str, str]]]) -> dict[str, str]:
-    """Return a setting that all clusters of a project have in common."""
-    given_values = [(path, dict(value)) for path, value in given if value]
-    for path, value in given_values[1:]:
-        if value != given_values[0][1]:
-            raise ConfigurationError(
-                f"{setting}: differs between {given_values[0][0]} and {path}, and all clusters of a project share one "
-                "catalog and one Spark.",
-                "Write it in one of them. For another catalog, make another project, with a code location of its own.",
-            )
-    return given_values[0][1] if given_values else {}
 
 
 def cache_topics(state: Path, names: Sequence[str]) -> None:

@@ -3,10 +3,11 @@
 import dagster as dg
 
 from kafka_lake.common.text import seconds_of
-from kafka_lake.orchestration.components.base import ClusterDocument, Place, check_names, check_topics, shared
+from kafka_lake.config.project import Place, check_documents, shared
+from kafka_lake.orchestration.components.base import ClusterDocument
 from kafka_lake.orchestration.components.derived_table import DerivedTable
-from kafka_lake.orchestration.components.kafka_topic import KafkaTopic, check_shared_tables
-from kafka_lake.orchestration.components.kafka_topics import KafkaTopics
+from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
+from kafka_lake.orchestration.components.kafka_topics import KafkaTopics, documents_of_topics
 from kafka_lake.orchestration.jobs import build_maintenance_job, build_replay_job
 from kafka_lake.orchestration.keys import of_cluster
 from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
@@ -36,23 +37,16 @@ class KafkaCluster(ClusterDocument):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return resources, executor, sensors and job."""
-        of_many = context.component_tree.get_all_components(KafkaTopics)
-        documents = context.component_tree.get_all_components(KafkaTopic)
+        tree = context.component_tree
         many: list[KafkaTopics | KafkaTopic] = [
-            *of_many,
-            *(document for document in documents if document.pattern is not None),
+            *tree.get_all_components(KafkaTopics),
+            *(document for document in tree.get_all_components(KafkaTopic) if document.pattern is not None),
         ]
-        topics = [
-            *(document for document in documents if document.every_topic),
-            *(topic for document in of_many for topic in document.topic_tables()),
-        ]
-        clusters = sorted(
-            context.component_tree.get_all_components(KafkaCluster), key=lambda cluster: str(cluster._place)
+        clusters = sorted(tree.get_all_components(KafkaCluster), key=lambda cluster: str(cluster._place))
+        check_documents(
+            [Place(cluster.name, cluster._place) for cluster in clusters],
+            [document.place for document in {id(d): d for d in (*documents_of_topics(tree), *many)}.values()],
         )
-        places = [Place(cluster.name, cluster._place) for cluster in clusters]
-        check_names(places)
-        check_topics([*(document.place for document in topics), *(document.place for document in many)], places)
-        check_shared_tables(topics)
         common = {
             setting: shared(setting, [(cluster._place, getattr(cluster, setting)) for cluster in clusters])
             for setting in ("catalog_properties", "spark_config")
@@ -71,7 +65,7 @@ class KafkaCluster(ClusterDocument):
         maintain = build_maintenance_job(self.name)
         catch_up = seconds_of(self.catch_up_for)
         derived = []
-        if self.name == clusters[0].name and context.component_tree.get_all_components(DerivedTable):
+        if self.name == clusters[0].name and tree.get_all_components(DerivedTable):
             derived.append(build_derived_sensor(self.sensor_interval_seconds, self.sensor_running))
         return dg.Definitions(
             resources=resources,

@@ -9,13 +9,13 @@ from typing import Any
 import dagster as dg
 from pydantic import PrivateAttr
 
+from kafka_lake.config.project import Place
 from kafka_lake.config.table import TableSettings, table_name
 from kafka_lake.config.topic import Topic
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.orchestration.assets import Presentation, build_topic_assets, run_topic
 from kafka_lake.orchestration.components.base import (
     AssetDocument,
-    Place,
     cache_topics,
     cached_routes,
     cached_topics,
@@ -25,7 +25,7 @@ from kafka_lake.orchestration.components.base import (
 from kafka_lake.orchestration.components.scaffolder import TopicScaffolder
 from kafka_lake.orchestration.keys import default_key, default_topic_key, plain_name, rename
 from kafka_lake.orchestration.metadata import document_metadata
-from kafka_lake.routing.by_value import knowing, may_meet, may_name
+from kafka_lake.routing.by_value import knowing
 from kafka_lake.schema.names import column_name
 from kafka_lake.spec.layout import parse_partition_field
 from kafka_lake.spec.maintenance import Maintenance
@@ -69,8 +69,8 @@ class KafkaTopic(AssetDocument, Topic):
 
     @property
     def place(self) -> Place:
-        """Return where the document is, and which topic and cluster it names."""
-        return Place(self.cluster, self._place, self.display_name)
+        """Return where the document is, and which topic, tables and cluster it names."""
+        return Place(self.cluster, self._place, self.display_name, self.topic_table() if self.every_topic else None)
 
     @property
     def every_topic(self) -> tuple[str, ...]:
@@ -182,37 +182,18 @@ class KafkaTopic(AssetDocument, Topic):
         topic = full_topic(self.cluster, self.display_name if self.pattern is None else self.full_table)
         return state_of_document(Path(self._context.project_root), self._place, topic)
 
-    def own_tables(self) -> tuple[tuple[str, str], ...]:
-        """Return namespace and name of the tables that are this topic's alone."""
-        spec = self.topic_table()
-        return tuple(
-            name
-            for table in spec.tables
-            for name in table.identifiers
-            if table.keeps_dead_letters or name != table.dead_letter_table
-        )
-
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the topic's assets and checks; none as long as it isn't known which topics there are."""
         if not self.every_topic:
             why = "none that is known matches topics:" if self.is_known else "no topics are known yet"
             log.warning("%s: table %s: %s. Run `kafka-lake topics refresh`.", self.shown, self.full_table, why)
             return dg.Definitions()
-        return dg.Definitions(assets=self.assets(context.path))
+        return dg.Definitions(assets=self.assets())
 
-    def assets(self, folder: Path) -> list[Any]:
-        """Return the topic's assets and checks.
-
-        Args:
-            folder: Where the document is; schema files are named from there.
-        """
+    def assets(self) -> list[Any]:
+        """Return the topic's assets and checks."""
         continuous = self.read.continuous.settings() if self.read.continuous else None
-        spec = self.topic_table(folder, cluster_maintenance(self._context, self.cluster))
-        for place, problem in self.maintenance_problems(spec, complete=True):
-            raise ConfigurationError(
-                f"Topic {self.display_name} ({self._place}): {': '.join(map(str, place))}: {problem}",
-                "A table's maintenance: overrides that of the cluster's document, setting by setting.",
-            )
+        spec = self.checked_table(self._place, cluster_maintenance(self._context, self.cluster))
         for table in spec.tables:
             if apart := partitions_without_key(table):
                 log.warning("Topic %s: %s", spec.full_topic, apart)
@@ -268,48 +249,3 @@ def partitions_without_key(spec: TopicTable) -> str:
         "partitions, and its cost grows with the table. Partition by columns of the key, such as "
         f"bucket(16, {spec.key[0]}), if changes are of keys from anywhere."
     )
-
-
-def check_shared_tables(components: Iterable[KafkaTopic]) -> None:
-    """Check that no two topics write the same table or dead-letter table."""
-    components = list(components)
-    owners: dict[tuple[str, str], KafkaTopic] = {}
-    topics: dict[tuple[str | None, str], KafkaTopic] = {}
-    for component in components:
-        for topic in component.every_topic:
-            if (same := topics.setdefault((component.cluster, topic), component)) is not component:
-                raise ConfigurationError(
-                    f"Topic {topic} would have two tables: by {same._place} and by {component._place}.",
-                    "Keep one of them; a document with a pattern can exclude: the topic.",
-                )
-        for table in component.own_tables():
-            if (other := owners.setdefault(table, component)) is not component:
-                raise ConfigurationError(
-                    f"Table {'.'.join(table)} would belong to two topics: {other.display_name} ({other._place}) and "
-                    f"{component.display_name} ({component._place}).",
-                    "Give one of them another name. To fill the same table from both, write one document with "
-                    f"topics: [{other.display_name}, {component.display_name}].",
-                )
-    by = [
-        (component, given)
-        for component in components
-        if component.tables_by and (given := component.topic_table().route_by)
-    ]
-    for number, (component, one) in enumerate(by):
-        for table, other in owners.items():
-            if other is not component and may_name(one, table):
-                raise ConfigurationError(
-                    f"Topic {component.display_name} ({component._place}): tables_by: a value could make table "
-                    f"{'.'.join(table)}, which is topic {other.display_name}'s ({other._place}).",
-                    _APART,
-                )
-        for other, another in by[:number]:
-            if may_meet(one, another):
-                raise ConfigurationError(
-                    f"Topics {other.display_name} ({other._place}) and {component.display_name} ({component._place}): "
-                    "tables_by: values could make tables of the same name.",
-                    _APART,
-                )
-
-
-_APART = "Let the name: of tables_by: have a namespace of its own, or begin with what no other table begins with."

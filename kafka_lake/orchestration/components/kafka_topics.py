@@ -12,11 +12,12 @@ from dagster.components import DefsStateConfig, DefsStateConfigArgs
 from dagster_shared.serdes.objects.models.defs_state_info import DefsStateManagementType
 from pydantic import Field, PrivateAttr, ValidationError
 
+from kafka_lake.config.project import Place
 from kafka_lake.config.table import NAMESPACE
 from kafka_lake.config.topic import MatchingTopics
 from kafka_lake.config.topic_pattern import FoundTopic, TopicPattern, check_template, compiled, filled, sentence
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.orchestration.components.base import AssetDocument, ClusterDocument, Place, cache_topics, cached_topics
+from kafka_lake.orchestration.components.base import AssetDocument, ClusterDocument, cache_topics, cached_topics
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
 from kafka_lake.spec.settings import Problem, ShortFor, Text, located, message
 from kafka_lake.spec.topic_table import CLUSTER_NAME
@@ -178,8 +179,7 @@ class KafkaTopics(dg.StateBackedComponent, AssetDocument):
             self._document(_ANY)
         if self._names is None:
             log.warning("%s: no topics are known yet. Run `kafka-lake topics refresh`.", self.shown)
-        folder = self._place.parent
-        return dg.Definitions(assets=[asset for topic in self._documents for asset in topic.assets(folder)])
+        return dg.Definitions(assets=[asset for topic in self._documents for asset in topic.assets()])
 
     @property
     def place(self) -> Place:
@@ -277,6 +277,15 @@ class KafkaTopics(dg.StateBackedComponent, AssetDocument):
             f"{self._place}: no document of type kafka_lake.KafkaCluster is named {self.cluster}. Those here: {known}.",
             "Correct its cluster:, or the cluster's name:.",
         )
+
+
+def documents_of_topics(tree: dg.ComponentTree) -> list[KafkaTopic]:
+    """Return the documents of topics of a project, and the topics that patterns match as documents of their own.
+
+    A document with a pattern is left out as long as no topic is known that it matches.
+    """
+    alone = [document for document in tree.get_all_components(KafkaTopic) if document.every_topic]
+    return [*alone, *(topic for many in tree.get_all_components(KafkaTopics) for topic in many.topic_tables())]
 
 
 def _merged(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import TypeAdapter, ValidationError
 
-from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.config.derived_table import DerivedTable
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.orchestration.derived_assets import DERIVED_TAG, derived_of
 from kafka_lake.orchestration.heartbeat import end_dead

@@ -50,8 +50,8 @@ from kafka_lake.cli.main import app
 from kafka_lake.cli.progress import run_progress
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity
 from kafka_lake.config import systems
+from kafka_lake.config.derived_table import DerivedTable
 from kafka_lake.config.systems import Cluster
-from kafka_lake.derived.derived_table import DerivedTable
 from kafka_lake.devstack import running
 from kafka_lake.errors import CatalogError
 from kafka_lake.ingest import run as runs

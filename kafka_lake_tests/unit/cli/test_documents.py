@@ -29,6 +29,7 @@ DERIVED = """\
 type: kafka_lake.DerivedTable
 attributes: {table: big, from: [shop.orders], write: append, sql: SELECT * FROM orders}
 """
+HOSTILE = DERIVED.replace("SELECT *", "SELECT reflect('a') AS x")
 
 
 def make(folder: Path, texts: dict[str, str]) -> Target:
@@ -70,6 +71,8 @@ def test_settings_are_those_of_dagster(tmp_path: Path, monkeypatch: pytest.Monke
         {"a/defs.yaml": "type: kafka_lake.KafkaTopics\nattributes: {topics: a}\n"},
         {"a/defs.yaml": "type: kafka_lake.KafkaTopic\nattributes: {topic: a}\npost_processing: {}\n"},
         {f"{n}/defs.yaml": "type: kafka_lake.KafkaTopic\nattributes: {topic: a}\n" for n in "ab"},
+        {"a/defs.yaml": DERIVED},
+        {"a/defs.yaml": SEVERAL.replace("{{ env.SHOP }}", "a").replace("{{ env.KIND }}", "b"), "b/defs.yml": HOSTILE},
         {"a/defs.yaml": "type: .mine.Topic\nattributes: {topic: a}\n"},
         {"a/defs.yaml": "type: kafka_lake.KafkaTopic\nattributes: {topic: a\n"},
         {"a/defs.yaml": ""},
@@ -95,7 +98,7 @@ def test_query_that_dagster_refuses_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    hostile = DERIVED.replace("SELECT *", "SELECT reflect('a') AS x").replace("shop.orders", "lake.orders")
+    hostile = HOSTILE.replace("shop.orders", "lake.orders")
     topic = "type: kafka_lake.KafkaTopic\nattributes: {topic: orders}\n"
     make(tmp_path, {"orders/defs.yaml": topic, "big/defs.yaml": hostile})
     # Another test may have loaded a project of that name.
@@ -103,7 +106,7 @@ def test_query_that_dagster_refuses_is_refused(
         monkeypatch.delitem(sys.modules, module)
     with pytest.raises(ConfigurationError, match="No derived table has the name big"):
         project.derived_table("big")
-    assert "Left out: Table lake.big: sql: it calls reflect" in capsys.readouterr().err
+    assert "defs/big/defs.yaml, line 2: sql: it calls reflect" in capsys.readouterr().err
 
 
 def test_documents_without_topics_are_read(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from pyiceberg.types import LongType, NestedField, StructType
 from kafka_lake.catalog.positions import DERIVED, EXPIRE_ROWS, POSITION, REMOVES, author_summary, summary_of
 from kafka_lake.catalog.tables import TOTALS, Totals
 from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity
-from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.config.derived_table import DerivedTable
+from kafka_lake.config.query import fingerprint
 from kafka_lake.derived.plan import DerivePlan, State, plan
-from kafka_lake.derived.query import fingerprint
 from kafka_lake.derived.upstream import Changes, Read, Record, changes_since, read_of, record_of
 from kafka_lake.errors import ConfigurationError, TableError
 

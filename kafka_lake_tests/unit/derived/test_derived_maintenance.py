@@ -7,7 +7,7 @@ import pytest
 
 from kafka_lake.catalog.positions import DERIVED
 from kafka_lake.catalog.tables import ensure_table, schema_of
-from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.config.derived_table import DerivedTable
 from kafka_lake.derived.engine import Engine
 from kafka_lake.derived.run import cleaned
 from kafka_lake.maintenance.maintain import Tables, due

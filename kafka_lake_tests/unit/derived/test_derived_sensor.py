@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.table import Table
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.config.derived_table import DerivedTable
 from kafka_lake.derived.upstream import read_of
 from kafka_lake.orchestration.sensors.derived import evaluate, last_requests
 from kafka_lake_tests.unit.derived.test_derived_detect import SPEC, Upstream, derived, upstream_table

@@ -13,7 +13,7 @@ import yaml
 from dagster.components.testing import create_defs_folder_sandbox
 
 from kafka_lake.cli.load_definitions import explanation
-from kafka_lake.derived.derived_table import DerivedTable
+from kafka_lake.config.derived_table import DerivedTable
 from kafka_lake.orchestration.derived_assets import DERIVED_TAG, derived_of
 from kafka_lake_tests.unit.orchestration.test_clusters import Documents, write
 

@@ -2,14 +2,15 @@
 
 import json
 from itertools import chain
+from pathlib import Path
 
 import dagster as dg
 import pytest
 
+from kafka_lake.config.project import Place, check_documents
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.formats.schema_names import schema_name
 from kafka_lake.kafka.registry import SchemaType, WriterSchema
-from kafka_lake.orchestration.components.kafka_topic import check_shared_tables
 from kafka_lake.orchestration.metadata import topics_in
 from kafka_lake.spec.topic_table import Route, TopicTable, When
 from kafka_lake_tests.unit.orchestration.test_component import load, resolved
@@ -79,7 +80,7 @@ def test_a_table_of_a_topic_is_no_other_topics() -> None:
     letters, _ = load("topic: letters\ntable: web.clicks__dead_letters")
     for item in (other, letters):
         with pytest.raises(ConfigurationError, match="would belong to two topics"):
-            check_shared_tables([routed, item])
+            check_documents([Place(None, Path())], [routed.place, item.place])
 
 
 def test_each_table_is_an_asset_of_the_topics_run() -> None:

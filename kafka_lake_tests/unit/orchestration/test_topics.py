@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,7 @@ from kafka_lake.catalog.positions import (
     read_state,
 )
 from kafka_lake.common.offsets import Loss, Position, TopicIdentity, Watermarks, losses_from_json, losses_to_json
+from kafka_lake.config.project import Place, check_documents
 from kafka_lake.errors import ConfigurationError, KafkaError, TableError, UnknownTopicError
 from kafka_lake.ingest.report import Reached, RunReport
 from kafka_lake.ingest.run import each_topic
@@ -171,15 +173,14 @@ def test_a_document_of_several_topics_is_one_table_below_all_of_them() -> None:
 
 
 def test_two_documents_with_a_topic_in_common_are_refused() -> None:
-    from kafka_lake.orchestration.components.kafka_topic import check_shared_tables
-
+    clusters = [Place(None, Path())]
     first, _ = load("topics: [a, b]\ntable: both")
     second, _ = load("topic: b\ntable: other")
     third, _ = load("topic: c\ntable: both")
     with pytest.raises(ConfigurationError, match="Topic b would have two tables"):
-        check_shared_tables([first, second])
+        check_documents(clusters, [first.place, second.place])
     with pytest.raises(ConfigurationError, match=r"one document with topics: \[a, c\]"):
-        check_shared_tables([first, third])
+        check_documents(clusters, [first.place, third.place])
 
 
 @given(st.sampled_from(["a", "a.b", "a...b", "a....b", "a..", "...", "A-1_x"]), st.integers(0, 10_000))

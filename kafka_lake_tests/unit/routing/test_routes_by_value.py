@@ -1,14 +1,15 @@
 """Tables for values: which name a value gives its table, and which documents are refused."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_lake.config.project import Place, check_documents
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.orchestration.components.kafka_topic import check_shared_tables
 from kafka_lake.routing.by_value import admitted, as_properties, begins_in, knowing, may_meet, may_name, place_of
 from kafka_lake.spec.topic_table import Route, RouteBy, TopicTable, When
 from kafka_lake_tests.unit.orchestration.test_component import load
@@ -108,9 +109,10 @@ tables_by: {field: source.table, name: 'shop.shop_{value}'}
     ],
 )
 def test_no_value_can_name_the_table_of_another_document(other: str, said: str | None) -> None:
-    documents = [load(ROUTED)[0], load(other)[0]]
+    documents = [load(ROUTED)[0].place, load(other)[0].place]
+    clusters = [Place(None, Path())]
     if said is None:
-        check_shared_tables(documents)
+        check_documents(clusters, documents)
         return
     with pytest.raises(ConfigurationError, match=said):
-        check_shared_tables(documents)
+        check_documents(clusters, documents)

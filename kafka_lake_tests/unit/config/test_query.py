@@ -5,15 +5,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from kafka_lake.derived.derived_table import DerivedTable
-from kafka_lake.derived.query import fingerprint, over_views, parsed, tables_read, with_origin
-from kafka_lake.orchestration.components.derived_table import derived_problems
+from kafka_lake.config.derived_table import DerivedTable
+from kafka_lake.config.query import fingerprint, over_views, parsed, tables_read, with_origin
+from kafka_lake.spec.settings import located, message
 
 TABLES = ("orders", "refunds", "stores")
 
 
-def table(sql: str | None, write: str = "append", **more: Any) -> DerivedTable:
+def settings_of(sql: str | None, write: str = "append", **more: Any) -> dict[str, Any]:
     read = [name for name in TABLES if sql and name in sql]
     given_: dict[str, Any] = {
         "table": "t",
@@ -23,11 +24,19 @@ def table(sql: str | None, write: str = "append", **more: Any) -> DerivedTable:
         "join": tuple(name for name in read if name == "stores"),
         "key": {"k": "k"} if write in ("upsert", "aggregate") else {},
     }
-    return DerivedTable(**{**given_, **more})
+    return {**given_, **more}
 
 
-def problems(sql: str, write: str = "append", **more: Any) -> str:
-    return " ".join(derived_problems(table(sql, write, **more)))
+def table(sql: str | None, write: str = "append", **more: Any) -> DerivedTable:
+    return DerivedTable(**settings_of(sql, write, **more))
+
+
+def problems(**settings: Any) -> str:
+    try:
+        DerivedTable(**settings)
+    except ValidationError as error:
+        return "; ".join(located(detail["loc"], message(detail)) for detail in error.errors())
+    return ""
 
 
 @pytest.mark.parametrize(
@@ -47,13 +56,13 @@ def problems(sql: str, write: str = "append", **more: Any) -> str:
     ],
 )
 def test_the_text_shows_tables_and_columns(sql: str, write: str, why: str) -> None:
-    found = problems(sql, write)
+    found = problems(**settings_of(sql, write))
     assert (why in found) if why else not found
 
 
 @pytest.mark.parametrize("key", ["sum(a)", "rank() OVER (ORDER BY a)", "(SELECT max(a) FROM orders)", "a b c"])
 def test_a_key_is_an_expression_over_one_row(key: str) -> None:
-    assert "key: k: " in problems("SELECT a AS k FROM orders", "aggregate", key={"k": key})
+    assert "key: k: " in problems(**settings_of("SELECT a AS k FROM orders", "aggregate", key={"k": key}))
 
 
 @pytest.mark.parametrize(
@@ -76,10 +85,8 @@ def test_a_key_is_an_expression_over_one_row(key: str) -> None:
     ],
 )
 def test_settings_that_can_not_go_together(settings: dict[str, Any], why: str) -> None:
-    spec = DerivedTable(
-        **{"table": "t", "sources": ("orders",), "write": "append", "sql": "SELECT a FROM orders"} | settings
-    )
-    assert why in " ".join(derived_problems(spec))
+    whole = {"table": "t", "sources": ("orders",), "write": "append", "sql": "SELECT a FROM orders"} | settings
+    assert why in problems(**whole)
 
 
 @pytest.mark.parametrize(
@@ -129,9 +136,9 @@ def test_spaces_and_comments_change_no_fingerprint(spaces: list[str], comment: s
         table("SELECT a, 'x y' FROM orders"),
         table("SELECT b, 'x  y' FROM orders"),
         table("SELECT a, 'x  y' FROM orders", "replace"),
-        table("SELECT a, 'x  y' FROM orders", "upsert"),
+        table("SELECT a, 'x  y' FROM orders", "upsert", key="a"),
         table("SELECT a, 'x  y' FROM orders", sources=("shop.orders",)),
-        table("SELECT a, 'x  y' FROM orders", join=("b",)),
+        table("SELECT a, 'x  y' FROM orders").model_copy(update={"join": ("b",)}),
         table(None, transform="a:b"),
     ],
 )

@@ -1,15 +1,18 @@
 """The settings of a derived table, each with its type, default and documentation. Pure."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 from kafka_lake.common.text import seconds_of
+from kafka_lake.config.rules import derived_rule_problems
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.rule import Rule, RuleEntry, rules_of
-from kafka_lake.spec.settings import OptionalText, Properties, Settings, Text, TextList, TextMap, TextOrList
+from kafka_lake.spec.settings import OptionalText, Problem, Properties, Settings, Text, TextList, TextMap, TextOrList
+from kafka_lake.spec.sql_text import unsafe_condition, unsafe_query
 from kafka_lake.spec.topic_table import TABLE_NAME
 
 Write = Literal["append", "upsert", "aggregate", "replace"]
@@ -121,6 +124,14 @@ class DerivedTable(Settings):
     description: OptionalText = Field(default=None, description="Description of the table.")
     tags: TextMap = Field(default_factory=dict, description="Tags in Dagster.")
 
+    def problems(self) -> Iterator[Problem]:
+        """Yield problems of combined settings, and of the query."""
+        yield from _settings_problems(self)
+        yield from ((("rules",), text) for text in derived_rule_problems(self.rules))
+        yield from _key_problems(self)
+        if self.sql is not None:
+            yield from _text_problems(self, self.sql)
+
     @property
     def identifier(self) -> Identifier:
         """Return namespace and name of the table."""
@@ -187,3 +198,77 @@ class DerivedTable(Settings):
     def _by_name(self, names: tuple[str, ...]) -> dict[str, Identifier]:
         split = (name.rpartition(".") for name in names)
         return {table: (namespace or self.namespace, table) for namespace, _, table in split}
+
+
+def _settings_problems(spec: DerivedTable) -> Iterator[Problem]:
+    if (spec.sql is None) == (spec.transform is None):
+        yield (), "sql: or transform: is needed, and one of them only"
+    names = [source.rpartition(".")[2].lower() for source in (*spec.sources, *spec.join)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        yield (), f"from: and join: have {twice[0]} twice, and the query would know both by that name. Remove one"
+    if spec.has_keys and not spec.key:
+        yield ("write",), f"{spec.write} needs key:, which identifies rows"
+    if spec.key and not spec.has_keys:
+        yield ("key",), f"has no effect with write: {spec.write}. Remove it"
+    if spec.order_by and not spec.keeps_newest:
+        yield ("order_by",), f"has no effect with write: {spec.write}. Remove it"
+    if not spec.is_incremental and spec.on_change == "forward":
+        yield ("on_change",), "forward has no effect with write: replace, which recomputes everything each time"
+    if spec.is_incremental and len(spec.sources) > 1:
+        many = f"{spec.write} takes one table under from:, but there are {len(spec.sources)}"
+        yield ("write",), f"{many}. Put lookup tables under join:, or use write: replace"
+    if spec.maintenance.row_retention:
+        yield ("maintenance", "row_retention"), "isn't supported for derived tables. Remove it"
+    if spec.maintenance.verify:
+        why = "compares a table with its topic, which a derived table doesn't have. Remove it"
+        yield ("maintenance", "verify"), why
+
+
+def _key_problems(spec: DerivedTable) -> Iterator[Problem]:
+    if not spec.key:
+        return
+    from sqlglot import exp
+
+    from kafka_lake.config.query import parsed_key
+
+    for name, text in spec.key.items():
+        place = ("key", name)
+        if spec.keeps_newest and text != name:
+            yield place, "has an expression. With write: upsert the key is of columns of the result; list them"
+        try:
+            tree = parsed_key(name, text)
+        except ConfigurationError as error:
+            yield ("key",), str(error).removeprefix("key: ")
+            continue
+        if unsafe := unsafe_condition(text):
+            yield place, f"{text}: {unsafe}"
+        elif tree.find(exp.Query, exp.AggFunc, exp.Window):
+            yield place, f"{text}: isn't an expression over the columns of one row"
+
+
+def _text_problems(spec: DerivedTable, sql: str) -> Iterator[Problem]:
+    from kafka_lake.config.query import parsed, result_columns, tables_read
+
+    try:
+        query = parsed(sql)
+        if unsafe := unsafe_query(sql):
+            yield ("sql",), unsafe
+            return
+        yield from _names_problems(spec, tables_read(query))
+    except ConfigurationError as error:
+        yield ("sql",), str(error).removeprefix("sql: ")
+        return
+    columns = result_columns(query)
+    for setting, named in (("key", spec.key), ("order_by", spec.order_by)):
+        if columns is not None and (missing := [column for column in named if column.lower() not in columns]):
+            yield (setting,), f"{missing[0]} isn't a column of the result. Select it under that name"
+
+
+def _names_problems(spec: DerivedTable, read: set[str]) -> Iterator[Problem]:
+    known = {name.lower(): name for name in (*spec.upstream, *spec.joined)}
+    for name in sorted(read - set(known)):
+        bare = known.get(name.rpartition(".")[2])
+        remedy = f"Write {bare}, as the query knows it" if bare else "Add it to one of them"
+        yield ("sql",), f"reads {name}, which is neither in from: nor in join:. {remedy}"
+    for name in sorted(set(known) - read):
+        yield ("sql",), f"doesn't read {known[name]}. Remove it from from: and join:"
