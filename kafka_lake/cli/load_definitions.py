@@ -6,6 +6,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, cached_property
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -137,8 +138,8 @@ def _located(file: Path, line: int, problem: str) -> ConfigurationError:
     return ConfigurationError(f"{shown}, line {line}: {problem.rstrip('.')}{end}")
 
 
-is_command = False
-"""Whether documents that don't load are left out. In Dagster, they are errors of the code location."""
+# A project's own function loads the folder, and takes no argument.
+_is_command = ContextVar("is_command", default=False)
 
 
 class _NoDefinitions(dg.Component):
@@ -186,7 +187,7 @@ class _ValidDocuments(dg.ComponentTree):
 
     def _leaves_out(self, loc: Any, error: Exception) -> bool:
         # Documents have keys within their file.
-        if not is_command or getattr(loc, "instance_key", None) is None:
+        if getattr(loc, "instance_key", None) is None:
             return False
         explained = explanation(error, self.defs_module_path)
         kind = self.find_decl_at_path(loc).component_type
@@ -206,9 +207,11 @@ def load_from_defs_folder(*, path_within_project: Path) -> dg.Definitions:
     Raises:
         ConfigurationError: If a document is invalid. Commands leave it out instead where they can.
     """
-    tree = _ValidDocuments.for_project(path_within_project)
+    tree = (_ValidDocuments if _is_command.get() else dg.ComponentTree).for_project(path_within_project)
     with _explained(tree.defs_module_path):
         loaded = tree.build_defs()
+        if not isinstance(tree, _ValidDocuments):
+            return loaded
         tables = [found for kind in (KafkaTopic, KafkaTopics, DerivedTable) for found in tree.get_all_components(kind)]
         if tree.errors and not (tables and tree.get_all_components(KafkaCluster)):
             # There is nothing to go on with.
@@ -223,8 +226,14 @@ _note_once = cache(note)
 
 def definitions(at: Target) -> dg.Definitions:
     """Return the definitions of a code location, without documents that commands can do without."""
-    global is_command
-    is_command = True
+    before = _is_command.set(True)
+    try:
+        return _definitions(at)
+    finally:
+        _is_command.reset(before)
+
+
+def _definitions(at: Target) -> dg.Definitions:
     _make_importable(at)
     if at.is_defs_folder:
         return load_from_defs_folder(path_within_project=at.folder)

@@ -291,7 +291,6 @@ def test_init_makes_a_project_that_loads(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_commands_leave_out_an_invalid_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern is left out with it: the pattern's table isn't the one of the invalid document."""
-    monkeypatch.setattr(load_definitions, "is_command", False)
     project_files = {Path("pyproject.toml"), Path("shop_of_errors/definitions.py"), Path("shop_of_errors/__init__.py")}
     texts = {str(path): text for path, text in init.project_files("shop_of_errors").items() if path in project_files}
     documents = {
@@ -306,7 +305,6 @@ def test_commands_leave_out_an_invalid_document(tmp_path: Path, monkeypatch: pyt
     assert "Left out: shop_of_errors/defs/orders/defs.yaml, line 4: tabel: there is no such setting." in done.output
     assert "No document here has a pattern" in done.output
     assert [spec.topic for spec in project.topic_tables()] == ["clicks"]
-    monkeypatch.setattr(load_definitions, "is_command", False)
     module = sys.modules["shop_of_errors.definitions"]
     with pytest.raises(ConfigurationError, match=r"^shop_of_errors/defs/orders/defs.yaml, line 4: tabel: "):
         module.defs()
