@@ -1,5 +1,6 @@
 """`dg scaffold defs kafka_lake.KafkaTopic orders --topic orders`: writes a document by the topic's newest records."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,16 @@ class TopicScaffolder(dg.Scaffolder[Any]):
         """Write the document.
 
         Raises:
-            SystemExit: If the brokers don't answer, or the topic doesn't exist. No document is written.
+            SystemExit: If the brokers don't answer, or the topic doesn't exist. No document and no folder is left.
         """
         try:
             text = _document(request.project_root or Path.cwd(), request.params)
-        except KafkaLakeError as error:
+        except Exception as error:
+            # `dg` has made the folder.
+            with suppress(OSError):
+                request.target_path.rmdir()
+            if not isinstance(error, KafkaLakeError):
+                raise
             # `dg` shows the trace of other exceptions.
             raise SystemExit(f"Error: {without_secret_values(str(error))}") from error
         with (request.target_path if request.append else request.target_path / "defs.yaml").open("a") as file:

@@ -204,7 +204,7 @@ def test_scaffold_of_an_unknown_topic_is_one_line(monkeypatch: pytest.MonkeyPatc
         target = sandbox.defs_folder_path / "orders"
         with sandbox.build_all_defs(), pytest.raises(SystemExit, match=r"^Error: Topic shop.orders doesn't exist.$"):
             scaffold_object(target, "kafka_lake.KafkaTopic", '{"topic": "shop.orders"}', "yaml", sandbox.project_root)
-        assert not list(target.iterdir())
+        assert not target.exists()
 
 
 def test_scaffold_writes_the_document_of_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
