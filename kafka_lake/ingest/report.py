@@ -134,6 +134,11 @@ class RunReport:
         seconds, others = self.seconds + other.seconds, {**self.others, **other.others}
         return RunReport(self.table, self.run_id, reached, commits, seconds=seconds, others=others)
 
+    @property
+    def has_commits(self) -> bool:
+        """Return whether any of the topic's tables has a commit."""
+        return bool(self.commits) or any(other.commits for other in self.others.values())
+
     def of(self, table: tuple[str, str]) -> "RunReport":
         """Return the report of one of the topic's tables."""
         name = ".".join(table)

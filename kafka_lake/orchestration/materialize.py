@@ -1,9 +1,8 @@
 """The step of a topic: commits of its tables, alone or in turn with other topics of the run."""
 
-import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 import dagster as dg
 
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.continuous.run import ContinuousRun, Round, Stop, continuous_run
+from kafka_lake.ingest.continuous import ContinuousRun, Feed, Stop, feed_of
 from kafka_lake.ingest.plan.append import is_time
 from kafka_lake.ingest.published import examine, examine_rules
-from kafka_lake.ingest.report import RunReport
+from kafka_lake.ingest.report import Reached, RunReport
 from kafka_lake.ingest.run import each_topic, ingest, logged_run, replay
-from kafka_lake.ingest.topic_runner import AnyRunner, LeftBehindError, runner_of
+from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.orchestration.assets import IngestConfig, Mode
 from kafka_lake.orchestration.check_results import check_result
 from kafka_lake.orchestration.keys import CATCH_UP_TAG, CONTINUOUS_TAG, of_cluster, table_key
@@ -30,36 +29,38 @@ from kafka_lake.spec.continuous import Continuous
 from kafka_lake.spec.topic_table import TopicTable
 
 
+@dataclass
+class RunTopics:
+    """The topics of a run that catches up, whose steps run in one process, one after the other.
+
+    Args:
+        done: Topics whose steps have succeeded, and where these ended.
+    """
+
+    connections: Connections
+    done: list[tuple[Reporter, Reached]] = field(default_factory=list)
+
+
 def fill_tables(
     context: dg.AssetExecutionContext, spec: TopicTable, continuous: Continuous | None, config: IngestConfig
 ) -> Iterator[Any]:
     """Run the step of a topic: bring its tables up to date, replace rows, or evaluate checks alone."""
     connect = partial(connections_of, context.resources, spec.cluster, kept_session(spec))
-    catch_up = config.catch_up(context.run_id)
-    together = None
-    if catch_up and config.topics > 1:
-        kafka: KafkaResource = getattr(context.resources, of_cluster("kafka", spec.cluster))
-        together = kafka.once_a_run(lambda: TopicsOfARun(connect()))
-    connections = together.connections if together else connect()
+    catch_up = None if spec.topics else config.catch_up(context.run_id)
     if not context.selected_asset_keys:
-        yield from check_published(context, spec, connections)
+        yield from check_published(context, spec, connect())
     elif continuous is not None and config.mode is Mode.incremental:
-        reporter = Reporter(context, spec, connections)
-        with logged_run(spec, connections, context.run_id, observer_of(reporter)) as whole:
-            yield from run_on(reporter, continuous_run(whole, continuous, reporter.partitions))
-    elif catch_up and together:
-        reporter = Reporter(context, spec, connections)
+        yield from run_continuously(Reporter(context, spec, connect()), continuous)
+    elif catch_up is not None:
+        kafka: KafkaResource = getattr(context.resources, of_cluster("kafka", spec.cluster))
+        run = kafka.once_a_run(lambda: RunTopics(connect()))
+        reporter = Reporter(context, spec, run.connections)
         report = yield from materialize(reporter, config)
-        together.done.append((reporter, report))
-        yield from continue_together(context, together, catch_up, config.topics)
-    elif not spec.topics and catch_up:
-        reporter = Reporter(context, spec, connections)
-        others_wait = partial(yields_slot, context.instance, context.run_id)
-        with logged_run(spec, connections, context.run_id, observer_of(reporter)) as whole:
-            run = continuous_run(whole, catch_up, reporter.partitions, catch_up=True, others_wait=others_wait)
-            yield from run_on(reporter, run)
+        run.done.append((reporter, report.reached[spec.topic]))
+        if len(run.done) == config.topics:
+            yield from go_on_together(context, run, catch_up)
     else:
-        yield from materialize(Reporter(context, spec, connections), config)
+        yield from materialize(Reporter(context, spec, connect()), config)
 
 
 def materialize(reporter: Reporter, config: IngestConfig) -> Generator[Any, None, RunReport]:
@@ -84,7 +85,7 @@ def materialize(reporter: Reporter, config: IngestConfig) -> Generator[Any, None
     try:
         report = each_topic(reporter.chosen, context.run_id, run, context.log.warning)
     except LeftBehindError as error:
-        if error.report.commits or error.report.others:
+        if error.report.has_commits:
             yield from reporter.interval(error.report, set())
         yield from reporter.refused(error)
         raise
@@ -119,43 +120,67 @@ def observer_of(reporter: Reporter) -> Observer:
     return Observer(on_commit=tell, warn=reporter.context.log.warning)
 
 
-def run_on(reporter: Reporter, run: ContinuousRun) -> Iterator[Any]:
-    """Let a run go on for its time, and yield Dagster's events meanwhile and in the end."""
-    context = reporter.context
+def run_continuously(reporter: Reporter, settings: Continuous) -> Iterator[Any]:
+    """Let a run of one topic go on for hours, and yield Dagster's events meanwhile and at the end."""
+    context, stop = reporter.context, Stop()
+    with logged_run(reporter.spec, reporter.connections, context.run_id, observer_of(reporter)) as whole:
+        feed = feed_of(whole, stop, reporter.partitions)
+        run = ContinuousRun([feed], settings, stop)
+        # Until all have one, Dagster takes what the run has not materialized yet for in progress.
+        silent = set(feed.partitions)
+        try:
+            for _, report in tagged([reporter], run, CONTINUOUS_TAG):
+                if run.ended is not None and not stop.requested:
+                    yield from reporter.end(report)
+                elif report.has_commits:
+                    yield from reporter.interval(report, silent)
+                    silent.clear()
+        except Exception as error:
+            report = error.report if isinstance(error, LeftBehindError) else feed.runner.report()
+            yield from _despite_an_error(reporter, report, silent)
+            yield from reporter.refused(error)
+            raise
+
+
+def go_on_together(context: dg.AssetExecutionContext, topics: RunTopics, settings: Continuous) -> Iterator[Event]:
+    """Let a run go on with all of its topics after the last step, and yield Dagster's events.
+
+    If a step has failed, or runs in another process, no topic goes on: the sensor requests the next run.
+    """
+    stop, feeds = Stop(), list[Feed]()
+    with ExitStack() as runs:
+        for reporter, reached in topics.done:
+            log = logged_run(reporter.spec, topics.connections, context.run_id, observer_of(reporter))
+            partitions = reporter.partitions or reached.watermarks.partitions
+            feeds.append(feed_of(runs.enter_context(log), stop, partitions, reached.position))
+        others_wait = partial(yields_slot, context.instance, context.run_id)
+        run = ContinuousRun(feeds, settings, stop, others_wait)
+        for reporter, report in tagged([reporter for reporter, _ in topics.done], run, CATCH_UP_TAG):
+            yield from reporter.interval(report, set())
+
+
+def tagged(reporters: Sequence[Reporter], run: ContinuousRun, name: str) -> Iterator[tuple[Reporter, RunReport]]:
+    """Run, tag the run with its end and its commits, and yield the report of each topic in intervals and at the end."""
+    context = reporters[0].context
     end = datetime.now(UTC) + timedelta(seconds=run.settings.time_limit)
-    policy, name = reporter.connections.retry, CONTINUOUS_TAG if run.target is None else CATCH_UP_TAG
-    tag = partial(tag_run, context.instance, context.run_id, end, name=name)
-    call(policy, context.log.warning, "Tagging the run", lambda: tag(0))
-    # Until all have one, Dagster takes what the run has not materialized yet for in progress.
-    silent = set(run.partitions)
-    try:
-        for report in run.reports():
-            context.log.info(
-                f"{len(report.commits)} commits, {report.total('rows')} rows, "
-                f"{report.total('dead_letters')} dead letters in {report.seconds:.0f} s."
-            )
-            with suppress(Exception):
-                # It is for people alone, and the next report makes up for it.
-                tag(reporter.so_far.figures.commits + len(report.commits))
-            if run.ended is None:
-                yield from reporter.interval(report, silent)
-                silent.clear()
-    except Exception as error:
-        if run.runner.commits:
-            yield from _despite_an_error(reporter, run.runner.report(), silent)
-        yield from reporter.refused(error)
-        raise
+
+    def tag(new: int) -> None:
+        commits = new + sum(reporter.so_far.figures.commits for reporter in reporters)
+        context.instance.add_run_tags(context.run_id, {name: continues_until(end, commits)})
+
+    call(reporters[0].connections.retry, context.log.warning, "Tagging the run", partial(tag, 0))
+    for number, report in run.reports():
+        context.log.info(
+            f"{len(report.commits)} commits, {report.total('rows')} rows, "
+            f"{report.total('dead_letters')} dead letters in {report.seconds:.0f} s."
+        )
+        with suppress(Exception):
+            # It is for people alone, and the next report makes up for it.
+            tag(len(report.commits))
+        yield reporters[number], report
     context.log.info(f"The run ends: {run.ended}.")
     if run.stop.requested:
-        if report.commits:
-            yield from reporter.interval(report, silent)
         raise dg.DagsterExecutionInterruptedError("The run was stopped.")
-    yield from reporter.end(report)
-
-
-def tag_run(instance: dg.DagsterInstance, run_id: str, end: datetime, commits: int, name: str = CATCH_UP_TAG) -> None:
-    """Tag a run that continues."""
-    instance.add_run_tags(run_id, {name: continues_until(end, commits)})
 
 
 def continues_until(end: datetime, commits: int) -> str:
@@ -169,7 +194,7 @@ def continues_until(end: datetime, commits: int) -> str:
 
 def _despite_an_error(reporter: Reporter, report: RunReport, silent: set[int]) -> list[Event]:
     try:
-        return list(reporter.interval(report, silent))
+        return list(reporter.interval(report, silent)) if report.has_commits else []
     except Exception as error:
         # What failed the run, a catalog that is gone for instance, must not be hidden by what it fails here.
         reporter.context.log.warning(f"{len(report.commits)} commits are published and can't be reported: {error}")
@@ -195,53 +220,3 @@ def check_published(
         for finding in findings:
             if finding.check in selected:
                 yield check_result(finding, table_key(table))
-
-
-@dataclass
-class TopicsOfARun:
-    """What the steps of a run over several topics share: they run in one process, one after the other.
-
-    Args:
-        done: Topics whose steps have succeeded, and what these did.
-    """
-
-    connections: Connections
-    done: list[tuple[Reporter, RunReport]] = field(default_factory=list)
-
-
-def continue_together(
-    context: dg.AssetExecutionContext, shared: TopicsOfARun, catch_up: Continuous, topics: int
-) -> Iterator[Event]:
-    """Continue all topics of a run if this step is the last one; give Dagster's events.
-
-    If a step has failed, or runs in another process, no topic continues: the sensor requests the next run.
-    """
-    if len(shared.done) < topics:
-        return
-    instance, end = context.instance, datetime.now(UTC) + timedelta(seconds=catch_up.time_limit)
-    began, commits, stop = time.monotonic(), 0, Stop()
-    with ExitStack() as runs:
-        runners = [_runner(runs, context.run_id, *done, stop=stop) for done in shared.done]
-        round_ = Round(
-            dict(enumerate(runners)),
-            catch_up,
-            watermarks=shared.connections.cluster.watermarks,
-            stop=stop,
-            others_wait=partial(yields_slot, instance, context.run_id),
-        )
-        tag_run(instance, context.run_id, end, commits)
-        for number, report in round_.reports():
-            commits += len(report.commits)
-            tag_run(instance, context.run_id, end, commits)
-            yield from shared.done[number][0].interval(report, set())
-    context.log.info(f"The run ends after {commits} more commits in {time.monotonic() - began:.0f} s: {round_.ended}.")
-    if stop.requested:
-        raise dg.DagsterExecutionInterruptedError("The run was stopped.")
-
-
-def _runner(runs: ExitStack, run_id: str, reporter: Reporter, report: RunReport, stop: Stop) -> AnyRunner:
-    observer = observer_of(reporter)
-    context = runs.enter_context(logged_run(reporter.spec, reporter.connections, run_id, observer))
-    runner = runner_of(replace(context, sleep=stop.sleep))
-    runner.resume_at(report.reached[reporter.spec.topic].position)
-    return runner

@@ -19,7 +19,7 @@ from confluent_kafka.admin import NewPartitions
 from kafka_lake.catalog.positions import ancestors, head_of
 from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.formats.decoder import batch_metrics
-from kafka_lake.ingest.continuous.run import ContinuousRun, continuous_run
+from kafka_lake.ingest.continuous import ContinuousRun, Stop, feed_of
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
 from kafka_lake.maintenance.policy import commits_since_compaction
@@ -49,7 +49,7 @@ class Going:
     done: "Future[None] | None" = None
 
     def consume(self) -> None:
-        for report in self.run.reports():
+        for _, report in self.run.reports():
             self.reports.append(report)
 
     def rested(self) -> str | None:
@@ -71,7 +71,8 @@ def going(
     spec: TopicTable, connections: Connections, partitions: int = 1, settings: Continuous = SETTINGS, **hooks: Any
 ) -> Iterator[Going]:
     context = Context(spec, connections, f"steady-{spec.table}", Observer(**hooks), decoding=SparkDecoding())
-    made = Going(continuous_run(context, settings, set(range(partitions))))
+    stop = Stop()
+    made = Going(ContinuousRun([feed_of(context, stop, set(range(partitions)))], settings, stop))
     with ThreadPoolExecutor(1) as pool:
         made.done = pool.submit(made.consume)
         try:
@@ -169,7 +170,8 @@ def test_an_interrupt_in_the_middle_of_a_commit_discards_it(
             raise KeyboardInterrupt
 
     context = Context(spec, connections(), "interrupted", Observer(step_done=interrupt), decoding=SparkDecoding())
-    run = continuous_run(context, SETTINGS, {0})
+    stop = Stop()
+    run = ContinuousRun([feed_of(context, stop, {0})], SETTINGS, stop)
     with pytest.raises(KeyboardInterrupt):
         list(run.reports())
     assert view(spec).fingerprint() == before
@@ -263,7 +265,7 @@ def test_rolled_back_table_is_refilled_while_topic_is_idle(
     spark_resource: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kafka_lake.ingest.continuous.run.TABLE_POLL_SECONDS", 0.5)
+    monkeypatch.setattr("kafka_lake.ingest.continuous.TABLE_POLL_SECONDS", 0.5)
     topic = new_topic()
     spec = topic.spec()
     topic.send_ids(range(2))
@@ -315,16 +317,12 @@ def test_records_without_a_time_do_not_count(spark_resource: Any) -> None:
 _RUN = """
 import sys
 import dagster as dg
-from kafka_lake.orchestration.assets import build_topic_assets
+from kafka_lake.orchestration.assets import Presentation, build_topic_assets
 from kafka_lake.orchestration.keys import table_key
 from kafka_lake.orchestration.partitions import partitions_of
-from kafka_lake.ingest.continuous.schedule import Continuous
+from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
+from kafka_lake.spec.continuous import Continuous
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.orchestration.resources.registry import RegistryResource
-from kafka_lake.orchestration.resources import KafkaResource
-from kafka_lake.orchestration.presentation import Presentation
-from kafka_lake.orchestration.resources import CatalogResource
-from kafka_lake.orchestration.resources import SparkResource
 
 topic, table, brokers, uri, warehouse, folder = sys.argv[1:]
 catalog = CatalogResource(name="lake", properties={"type": "sql", "uri": uri, "warehouse": warehouse})

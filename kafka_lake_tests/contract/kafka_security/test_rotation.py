@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka.admin import AclOperation
 
 from kafka_lake.errors import AuthenticationError
-from kafka_lake.ingest.continuous.run import continuous_run
+from kafka_lake.ingest.continuous import ContinuousRun, Stop, feed_of
 from kafka_lake.ingest.run import ingest
 from kafka_lake.runtime.context import Context, Observer
 from kafka_lake.spec.continuous import Continuous
@@ -50,9 +50,8 @@ def test_a_password_that_is_changed_during_a_continuous_run(
         Observer(on_commit=change, warn=warnings.append),
         decoding=SparkDecoding(),
     )
-    continuous = continuous_run(
-        context, Continuous(trigger=0.3, time_limit=600, idle=300, compact_every=None, report_every=1)
-    )
+    settings, stop = Continuous(trigger=0.3, time_limit=600, idle=300, compact_every=None, report_every=1), Stop()
+    continuous = ContinuousRun([feed_of(context, stop)], settings, stop)
     # Clients that are connected go on until the brokers ask them again who they are.
     with pytest.raises(AuthenticationError, match="user rotated") as failed:
         list(continuous.reports())

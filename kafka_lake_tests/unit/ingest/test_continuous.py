@@ -3,14 +3,13 @@
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyiceberg.exceptions import ServiceUnavailableError
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
@@ -18,9 +17,8 @@ from sqlalchemy.exc import OperationalError
 
 from kafka_lake.catalog.positions import POSITION
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
-from kafka_lake.errors import KafkaLakeError, PublishRefusedError
-from kafka_lake.ingest.continuous.run import ContinuousRun, Stop
-from kafka_lake.ingest.continuous.schedule import Times, ending, has_news, next_poll, reached, report_due
+from kafka_lake.errors import KafkaError, KafkaLakeError, PublishRefusedError
+from kafka_lake.ingest.continuous import ContinuousRun, Feed, Stop, has_news
 from kafka_lake.runtime.context import Context, Observer, RetryPolicy, StoppedError
 from kafka_lake.spec.continuous import Continuous
 from kafka_lake.spec.topic_table import TopicTable
@@ -28,37 +26,6 @@ from kafka_lake.writers.decoding import SparkDecoding
 
 ME = TopicIdentity("c", "t", "pizzas")
 SETTINGS = Continuous(trigger=2, time_limit=3600, idle=300, compact_every=None, report_every=30)
-moments = st.floats(0, 1e5)
-
-
-@given(moments, moments)
-def test_no_commit_begins_before_its_time_and_no_topic_is_looked_at_all_the_time(looked, committed):
-    at = next_poll(SETTINGS, Times(0, 0, polled=looked, committed=committed))
-    assert at >= committed + SETTINGS.trigger
-    assert at > looked
-    assert at <= max(committed + SETTINGS.trigger, looked + SETTINGS.trigger)
-
-
-def test_a_run_ends_by_its_time_or_by_idleness():
-    assert ending(SETTINGS, Times(0, 3599), 3599.9, news=True) is None
-    assert ending(SETTINGS, Times(0, 3599), 3600, news=True) == "its time of 3600 s is over"
-    assert ending(SETTINGS, Times(0, 700), 999.9, news=False) is None
-    assert ending(SETTINGS, Times(0, 700), 1000, news=False) == "no record arrived for 300 s"
-    assert ending(SETTINGS, Times(0, 700), 1000, news=True) is None, "it came just now"
-
-
-def test_reports_come_at_once_and_then_in_intervals():
-    assert report_due(SETTINGS, Times(0, 0), 1, commits=1)
-    assert not report_due(SETTINGS, Times(0, 0), 1000, commits=0)
-    assert not report_due(SETTINGS, Times(0, 0, reported=10), 39.9, commits=9)
-    assert report_due(SETTINGS, Times(0, 0, reported=10), 40, commits=9)
-
-
-def test_slow_reporting_is_done_less_often():
-    slow = Times(0, 0, reported=0, reporting=5)
-    assert not report_due(SETTINGS, slow, 99, commits=9)
-    assert report_due(SETTINGS, slow, 100, commits=9)
-
 
 NOW = Watermarks(ME, {0: 0, 1: 3}, {0: 5, 1: 3})
 
@@ -92,13 +59,14 @@ class Clock:
 
 @dataclass
 class Script:
-    """A run over a topic that grows by what the test says, on the test's clock; it counts what is done when."""
+    """A topic that grows by what the test says, on the test's clock; it counts what is done when."""
 
     clock: Clock
     arrivals: Callable[[float], int]
     cost: float = 1.0
     partitions: int = 1
     fails_at: float = float("inf")
+    name: str = "pizzas"
     position: Position | None = None
     commits: list[float] = field(default_factory=list)
     begun: list[float] = field(default_factory=list)
@@ -106,6 +74,7 @@ class Script:
     asked: list[float] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     anew: list[float] = field(default_factory=list)
+    errors: dict[str, Exception] = field(default_factory=dict)
     now: Any = None
     connections: Any = field(
         default_factory=lambda: SimpleNamespace(
@@ -117,15 +86,18 @@ class Script:
     def context(self) -> Context:
         observer = Observer(step_done=self.said.append, warn=self.said.append)
         return Context(
-            TopicTable("pizzas", "lake", "pizzas"), self.connections, "run", observer, decoding=SparkDecoding()
+            TopicTable(self.name, "lake", self.name), self.connections, "run", observer, decoding=SparkDecoding()
         )
 
     @property
     def topic(self) -> "Script":
         return self
 
-    def poll(self) -> Watermarks:
+    def look(self) -> Watermarks:
         self.looks.append(self.clock.now)
+        return self.poll()
+
+    def poll(self) -> Watermarks:
         ends = {p: self.arrivals(self.clock.now) if p == 0 else 1 for p in range(self.partitions)}
         self.now = Watermarks(ME, dict.fromkeys(ends, 0), ends)
         return self.now
@@ -150,53 +122,64 @@ class Script:
     def raise_errors(self, _: object) -> None:
         """Raise nothing: no table is left where it is."""
 
-    def report(self) -> tuple[float, ...]:
-        answered, self.commits = tuple(self.commits), []
-        return answered
+    def report(self) -> Any:
+        reported, self.commits = tuple(self.commits), []
+        return SimpleNamespace(has_commits=bool(reported), commits=reported)
 
     finish = report
+
+
+def run_of(clock: Clock, topics: Sequence[Script], settings: Continuous, **options: Any) -> Any:
+    stop, feeds = Stop(), [Feed(topic, {0}) for topic in cast(Any, topics)]
+    cluster = SimpleNamespace(watermarks=lambda _: {topic.name: topic.look() for topic in topics})
+    for topic in topics:
+        topic.connections.cluster = cluster
+    made = ContinuousRun(feeds, settings, stop, clock=clock, **options)
+
+    def sleep(seconds: float) -> None:
+        if stop.requested:
+            raise StoppedError
+        clock.now += seconds
+
+    stop.sleep = sleep  # type: ignore[method-assign]
+    return made
 
 
 @pytest.fixture
 def steady():
     def make(arrivals: Callable[[float], int], settings: Continuous = SETTINGS, **script: Any) -> tuple[Script, Any]:
         clock = Clock()
-        run: Any = Script(clock, arrivals, **script)
-        stop = Stop()
-        made = ContinuousRun(run, settings, {0}, stop, clock=clock)
-
-        def sleep(seconds: float) -> None:
-            if stop.requested:
-                raise StoppedError
-            clock.now += seconds
-
-        stop.sleep = sleep  # type: ignore[method-assign]
-        return run, made
+        topic = Script(clock, arrivals, **script)
+        return topic, run_of(clock, [topic], settings)
 
     return make
 
 
+def reports_of(made: Any) -> Iterator[tuple[float, ...]]:
+    return (report.commits for _, report in made.reports())
+
+
 def test_records_that_never_end_are_committed_once_per_trigger_until_the_time_is_over(steady):
     run, made = steady(lambda now: int(now * 100) + 1)
-    reports = list(made.reports())
+    reports = list(reports_of(made))
     assert made.ended == "its time of 3600 s is over"
     gaps = {round(b - a, 6) for a, b in zip(run.begun, run.begun[1:], strict=False)}
     assert gaps == {2}
-    answered = [item for report in reports for item in report]
-    assert len(answered) == len(set(answered)) == 1800
+    reported = [item for report in reports for item in report]
+    assert len(reported) == len(set(reported)) == 1800
     assert 110 <= len(reports) <= 121, "every 30 s and at the end"
     assert reports[0] == (1.0,), "the first commit is told of at once"
 
 
 def test_a_commit_that_takes_longer_than_the_trigger_is_followed_by_the_next(steady):
     run, made = steady(lambda now: int(now * 100) + 1, cost=5)
-    list(made.reports())
+    list(reports_of(made))
     assert {round(b - a, 6) for a, b in zip(run.begun, run.begun[1:], strict=False)} == {5}
 
 
 def test_a_resting_topic_is_looked_at_often_and_its_table_seldom_until_the_run_ends(steady):
     run, made = steady(lambda now: 5)
-    (first, last) = list(made.reports())
+    (first, last) = list(reports_of(made))
     assert made.ended == "no record arrived for 300 s"
     assert (len(first), len(last)) == (1, 0)
     assert 590 <= len(run.looks) <= 610
@@ -205,7 +188,7 @@ def test_a_resting_topic_is_looked_at_often_and_its_table_seldom_until_the_run_e
 
 def test_an_empty_topic_is_a_resting_one(steady):
     _, made = steady(lambda now: 0)
-    assert list(made.reports()) == [()]
+    assert list(reports_of(made)) == [()]
     assert made.ended == "no record arrived for 300 s"
 
 
@@ -220,14 +203,23 @@ def test_records_that_another_run_took_are_no_rest(steady):
         return ask(*args)
 
     run.next_commit = once
-    list(made.reports())
+    list(reports_of(made))
     assert len(run.begun) == 1
     assert made.ended == "its time of 3600 s is over"
 
 
+def test_slow_reporting_is_done_less_often(steady):
+    run, made = steady(lambda now: int(now * 100) + 1)
+    reported = []
+    for _ in reports_of(made):
+        reported.append(run.clock.now)
+        run.clock.now += 5
+    assert all(later - before >= 5 + 5 / 0.05 for before, later in pairwise(reported[:-1]))
+
+
 def test_a_burst_after_a_rest_waits_for_the_next_look_only(steady):
     run, made = steady(lambda now: 1 if now < 100.2 else 1000)
-    list(made.reports())
+    list(reports_of(made))
     assert 100.2 <= run.begun[1] <= 100.7
 
 
@@ -243,7 +235,7 @@ def test_a_table_that_others_moved_back_is_noticed_while_the_topic_rests(steady)
         return ask(*args)
 
     run.next_commit = once
-    list(made.reports())
+    list(reports_of(made))
     assert len(run.begun) == 2
     assert run.begun[1] < 62
 
@@ -263,7 +255,7 @@ def test_what_passes_is_waited_for_and_the_run_goes_on(steady, error):
         return ask(*args)
 
     run.next_commit = once
-    list(made.reports())
+    list(reports_of(made))
     assert made.ended == "its time of 3600 s is over"
     resumed = [begun for begun in run.begun if begun >= 400]
     assert resumed[0] <= 430, "no later than the longest pause"
@@ -274,24 +266,15 @@ def test_what_has_not_passed_when_the_time_is_over_fails_the_run(steady):
     run, made = steady(lambda now: int(now * 100) + 1)
     run.next_commit = lambda *_: (_ for _ in ()).throw(LOCKED)
     with pytest.raises(OperationalError):
-        list(made.reports())
+        list(reports_of(made))
     assert 3600 <= run.clock.now < 3603
 
 
 def test_what_does_not_pass_ends_the_run_at_once(steady):
     run, made = steady(lambda now: int(now * 100) + 1, fails_at=50)
     with pytest.raises(KafkaLakeError, match="A gate said no"):
-        list(made.reports())
+        list(reports_of(made))
     assert run.clock.now < 60
-
-
-def test_a_run_that_owes_what_it_was_asked_for_gives_up_as_any_run(steady):
-    run, made = steady(lambda now: 5, STAY)
-    made.target = Watermarks(ME, {0: 0}, {0: 5})
-    run.next_commit = lambda *_: (_ for _ in ()).throw(LOCKED)
-    with pytest.raises(OperationalError):
-        list(made.reports())
-    assert run.clock.now < 1
 
 
 def test_a_catalog_that_does_not_answer_when_compaction_asks_is_no_failure(steady):
@@ -301,21 +284,22 @@ def test_a_catalog_that_does_not_answer_when_compaction_asks_is_no_failure(stead
         raise ServiceUnavailableError("503")
 
     run.connections.catalog.table = refuse
-    list(made.reports())
+    list(reports_of(made))
     assert made.ended == "its time of 20 s is over"
     assert any("was not compacted: 503" in line for line in run.said)
 
 
-def test_a_run_that_leaves_nothing_to_do_does_not_stay(steady):
-    run, made = steady(lambda now: 5, STAY)
-    assert list(made.reports()) == [(1.0,)], "told of once, at the end"
+def test_a_run_that_catches_up_ends_at_its_first_poll_in_vain():
+    clock = Clock()
+    made = run_of(clock, [Script(clock, lambda now: 5)], STAY, others_wait=lambda: False)
+    assert list(reports_of(made)) == [(1.0,)], "told of once, at the end"
     assert made.ended == "no record has arrived"
-    assert run.clock.now == 1.0
+    assert clock.now == 2.0
 
 
 def test_a_catch_up_run_commits_at_its_interval_until_its_time_is_over(steady):
     run, made = steady(lambda now: int(now * 100) + 1, STAY)
-    reports = list(made.reports())
+    reports = list(reports_of(made))
     assert made.ended == "its time of 300 s is over"
     assert {round(b - a, 6) for a, b in zip(run.begun, run.begun[1:], strict=False)} == {2}
     assert len(run.begun) == 150
@@ -324,69 +308,109 @@ def test_a_catch_up_run_commits_at_its_interval_until_its_time_is_over(steady):
 
 def test_a_catch_up_run_ends_once_nothing_more_comes(steady):
     run, made = steady(lambda now: min(int(now * 100) + 1, 701), STAY)
-    list(made.reports())
+    list(reports_of(made))
     assert made.ended == "no record has arrived"
     assert run.position.offsets[0] == 701
     assert run.clock.now < 11
 
 
-def test_a_run_makes_way_for_another_within_a_second_but_not_before_it_has_done_what_it_was_asked_for(steady):
-    run, made = steady(lambda now: int(now * 100) + 1, replace(STAY, trigger=10))
-    made.others_wait = lambda: run.clock.now >= 33.5
-    made.target = Watermarks(ME, {0: 0}, {0: 1})
-    list(made.reports())
-    assert made.ended == "another run is queued"
-    assert 33.5 <= run.clock.now <= 34.5
-    run, made = steady(lambda now: int(now * 100) + 1, STAY)
-    made.others_wait = lambda: True
-    made.target = Watermarks(ME, {0: 0}, {0: 1001})
-    list(made.reports())
-    assert made.ended == "another run is queued"
-    assert run.position.offsets[0] >= 1001
-    assert len(run.begun) == 6
-    assert run.anew == [], "it is one run until then"
+CATCH_UP = Continuous(trigger=2, time_limit=60, idle=0, compact_every=None, report_every=20)
 
 
-def test_what_a_run_was_asked_for_is_done_whatever_time_it_takes(steady):
-    run, made = steady(lambda now: int(now * 100) + 1, replace(STAY, time_limit=4))
-    made.target = Watermarks(ME, {0: 0}, {0: 1001})
-    list(made.reports())
-    assert made.ended == "its time of 4 s is over"
-    assert run.anew == []
-    assert 1001 <= run.position.offsets[0] <= 1201
+def growing(clock: Clock, *names: str, rate: float = 1, until: float = 1e9, **script: Any) -> list[Script]:
+    return [Script(clock, lambda now: int(min(now, until) * rate), name=name, **script) for name in names]
 
 
-def test_a_table_is_looked_at_once_even_if_its_topic_has_no_news(steady):
-    run, made = steady(lambda now: 5, STAY)
-    run.position = Position(ME, {0: 5})
-    made.target = Watermarks(ME, {0: 0}, {0: 5})
-    made.others_wait = lambda: True
-    assert list(made.reports()) == [()]
-    assert run.asked == [0.0]
+def catch_up(clock: Clock, *topics: Script, others_wait: Any = lambda: False) -> Any:
+    return run_of(clock, topics, CATCH_UP, others_wait=others_wait)
 
 
-def test_nothing_is_owed_any_more_once_the_plan_has_no_more_to_do(steady):
-    # Kafka's end has moved back, or a partition is new, empty, and not in the position.
-    run, made = steady(lambda now: 5, STAY, fails_at=100)
-    made.target = Watermarks(ME, {0: 0}, {0: 50})
-    list(made.reports())
+def test_each_topic_commits_in_turn_and_all_records_are_reported():
+    clock = Clock(10.0)
+    topics = growing(clock, "a", "b", "c", until=30)
+    made = catch_up(clock, *topics)
+    reported = [number for number, _ in made.reports()]
     assert made.ended == "no record has arrived"
-    assert len(run.begun) == 1
+    assert [topic.position.offsets[0] for topic in topics] == [30, 30, 30]
+    assert set(reported) == {0, 1, 2}
+    assert topics[0].begun[:2] == [10, 13], "the others have had their turns"
+    assert not any(topic.commits for topic in topics)
+    assert all(len(topic.anew) >= len(topic.begun) for topic in topics), "each commit counts its own dead letters"
 
 
-def test_what_was_asked_for_is_reached_by_offsets_of_the_same_topic_only():
-    target = Watermarks(ME, {0: 0, 1: 0}, {0: 5, 1: 7})
-    assert not reached(None, target, {0, 1})
-    assert not reached(Position(ME, {0: 5, 1: 6}), target, {0, 1})
-    assert not reached(Position(ME, {0: 5}), target, {0, 1})
-    assert reached(Position(ME, {0: 5, 1: 6}), target, {0}), "the other partition is another run's"
-    assert reached(Position(ME, {0: 9, 1: 7}), target, {0, 1})
-    assert reached(Position(TopicIdentity("c", "other", "pizzas"), {0: 1}), target, {0, 1}), "it was recreated since"
+def test_round_begins_no_sooner_than_its_trigger_allows():
+    clock = Clock(10.0)
+    fast, quiet = *growing(clock, "fast", cost=0.1, until=20), *growing(clock, "quiet", rate=0)
+    list(catch_up(clock, fast, quiet).reports())
+    assert all(later - before >= 2 for before, later in pairwise(fast.begun))
+    assert quiet.asked == [], "which has nothing new"
+
+
+def test_run_reports_each_of_its_topics_in_intervals():
+    clock = Clock(10.0)
+    reported = [(number, clock.now) for number, _ in catch_up(clock, *growing(clock, "a", "b")).reports()]
+    of_a = [moment for number, moment in reported if number == 0]
+    assert len(of_a) == 2 + 1, "the last one at the end"
+    assert all(later - before >= 20 for before, later in pairwise([10, *of_a[:2]]))
+
+
+def test_run_that_catches_up_ends_after_its_time_or_for_others():
+    clock = Clock(10.0)
+    made = catch_up(clock, *growing(clock, "a"))
+    list(made.reports())
+    assert made.ended == "its time of 60 s is over"
+    assert clock.now <= 10 + 60 + 3
+    made = catch_up(clock, *growing(clock, "a"), others_wait=lambda: clock.now > 80)
+    list(made.reports())
+    assert made.ended == "another run is queued"
+    assert 80 <= clock.now <= 83
+
+
+def test_topic_that_fails_ends_the_run_after_reporting_commits():
+    clock = Clock(10.0)
+    (good,), (bad,) = growing(clock, "good"), growing(clock, "bad", fails_at=0)
+    made = catch_up(clock, good, bad)
+    assert [(number, report.commits) for number, report in made.reports()] == [(0, (11.0,))]
+    assert made.ended == "topic bad can't go on"
+    assert bad.said == ["Topic bad: A gate said no. Its next run reports more."]
+
+
+def test_topic_with_a_stopped_table_ends_the_run():
+    clock = Clock(10.0)
+    (topic,) = growing(clock, "a")
+    topic.errors["lake.b"] = KafkaLakeError("A gate said no.")
+    made = catch_up(clock, topic)
+    assert list(reports_of(made)) == [(11.0,)]
+    assert made.ended == "tables of topic a can't go on"
+
+
+def test_brokers_that_dont_answer_end_a_run_that_catches_up():
+    clock = Clock(10.0)
+    (topic,) = growing(clock, "a")
+    made = catch_up(clock, topic)
+
+    def gone(_: Any) -> Any:
+        raise KafkaError("The brokers don't answer.")
+
+    topic.connections.cluster.watermarks = gone
+    assert list(made.reports()) == []
+    assert topic.said == ["Topic a: The brokers don't answer. Its next run reports more."]
+
+
+def test_stop_ends_the_run_with_a_report_of_each_topic():
+    clock = Clock(10.0)
+    made = catch_up(clock, *growing(clock, "a", "b"))
+    reported = []
+    for number, _ in made.reports():
+        reported.append(number)
+        made.stop.requested = True
+    assert made.ended == "it was stopped"
+    assert set(reported) == {0, 1}
 
 
 def test_partitions_of_others_end_the_run_once_it_has_caught_up(steady):
     run, made = steady(lambda now: int(now) + 1)
-    reports = made.reports()
+    reports = reports_of(made)
     assert len(next(reports)) == 1
     run.partitions = 3
     (last,) = reports
@@ -397,16 +421,16 @@ def test_partitions_of_others_end_the_run_once_it_has_caught_up(steady):
 
 def test_a_failure_leaves_what_no_report_has_told_of_to_the_run(steady):
     run, made = steady(lambda now: int(now * 100) + 1, fails_at=8)
-    reports = made.reports()
+    reports = reports_of(made)
     assert next(reports) == (1.0,)
     with pytest.raises(KafkaLakeError, match="no"):
         next(reports)
-    assert run.report() == (3.0, 5.0, 7.0)
+    assert run.report().commits == (3.0, 5.0, 7.0)
 
 
 def test_a_wish_to_stop_is_followed_after_the_commit(steady):
     run, made = steady(lambda now: int(now * 100) + 1)
-    reports = made.reports()
+    reports = reports_of(made)
     next(reports)
     made.stop.requested = True
     assert list(reports) == [()]
@@ -446,7 +470,7 @@ def test_compaction_comes_after_so_many_commits_and_its_failure_is_no_ones(stead
 
     run.connections.catalog = SimpleNamespace(table=lambda _: held, call=lambda *_, **__: "CALL")
     run.connections.spark = lambda: SimpleNamespace(sql=compact)
-    list(made.reports())
+    list(reports_of(made))
     assert at == [7, 17, 27], "the table's history had three before this run's first"
     assert run.said == [
         "10 files compacted to 1",

@@ -1,1 +1,0 @@
-"""Runs that keep on: commit after commit while records come."""
