@@ -113,7 +113,7 @@ def main() -> None:
     bootstrap, spec = task["bootstrap"], TopicTable(ORDERS.name, NAMESPACE, "small", schema=ORDERS.ddl)
     with _session(task) as spark:
         kafka, catalog = KafkaResource(properties={"bootstrap.servers": bootstrap}), spark.catalog.open()
-        connections = Connections(kafka.cluster(), kafka.spark_options(), catalog, lambda: spark.live_session("small"))
+        connections = Connections(kafka.cluster(), kafka.spark_options(), catalog, spark.live_session)
         for number in range(task["warm_up"] + task["commits"]):
             fill(bootstrap, ORDERS, task["records"])
             began, before = time.monotonic(), _parts()

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import partial
-from io import FileIO
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from uuid import NAMESPACE_URL, uuid5
 
 from pydantic import BaseModel, Field, PrivateAttr, field_validator
 
 from kafka_lake.common import environment
 from kafka_lake.common.environment import KAFKA, own_prefix, own_variables
-from kafka_lake.common.files import ensure_home, home
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.settings import Duration, OptionalText, Properties, Settings
@@ -183,9 +175,6 @@ class Registry(BaseModel):
             raise own_variables(error, cluster) from None
 
 
-_MOST_SESSIONS = 100
-
-
 class Spark(BaseModel):
     """Spark, started at the first use.
 
@@ -196,52 +185,35 @@ class Spark(BaseModel):
 
     spark_config: dict[str, Any] = Field(default_factory=dict, description="Spark settings.")
     catalog: Catalog
-    _own: Any = PrivateAttr(default=None)
-    _kept: dict[str, Any] = PrivateAttr(default_factory=dict)
-    _claims: dict[str, FileIO] = PrivateAttr(default_factory=dict)
+    _session: Any = PrivateAttr(default=None)
 
     @property
     def spark_session(self) -> Any:
         """Return the session, started at the first use."""
-        if self._own is None:
-            self._own = self._session("")
-        return self._own
+        if self._session is None:
+            from kafka_lake.engine.sessions import open_session
+
+            self._session = open_session(self.catalog.open, self.spark_config)
+        return self._session
 
     @property
     def spark_context(self) -> Any:
         """Return the session's context, which those of a Connect server don't have."""
         return self.spark_session.sparkContext
 
-    def live_session(self, kept: str = "") -> Any:
+    def live_session(self) -> Any:
         """Return the session, a new one if a Connect server has been restarted and knows the old one no more.
-
-        Args:
-            kept: Name of a session that a Connect server on this machine keeps when this process ends, with all that
-                it has compiled and loaded, for the next process that asks for that name: a small commit costs half as
-                much there as in a new session. Only for work that leaves nothing else behind: settings, views and
-                artifacts would stay, too. One process at a time has it. Empty for a session of one's own.
 
         Raises:
             EngineUnavailableError: If there is a Connect server and it doesn't answer.
         """
-        from kafka_lake.engine.sessions import await_port, is_known
+        from kafka_lake.engine.sessions import is_known
 
-        remote = environment.SPARK_REMOTE.value()
-        if not remote:
-            return self.spark_session
-        session = self._kept.get(kept) if kept else self._own
-        # A session closes itself when the server no longer knows it.
-        await_port(remote)
-        if session is None or session.is_stopped or not is_known(session, remote):
-            if session is not None:
-                # Its connection would count as a client of the server.
-                session.stop()
-            session = self._session(kept)
-            if kept:
-                self._kept[kept] = session
-            else:
-                self._own = session
-        return session
+        self.check()
+        if self._session is not None and not is_known(self._session):
+            # Its connection would count as a client of the server.
+            self.stop()
+        return self.spark_session
 
     def check(self) -> None:
         """Ask whether a Connect server is there, if there is to be one.
@@ -255,80 +227,10 @@ class Spark(BaseModel):
             await_port(remote)
 
     def stop(self) -> None:
-        """Stop what sessions were started; the next use starts others."""
-        kept, self._kept = self._kept, {}
-        for session in kept.values():
-            if not session.is_stopped:
-                from pyspark.errors import PySparkException
-
-                # What ends with a session of one's own goes on in one that is kept.
-                with suppress(PySparkException):
-                    session.interruptAll()
-                session.stop()
-        claims, self._claims = self._claims, {}
-        for claim in claims.values():
-            claim.close()
-        if self._own is not None:
-            self._own.stop()
-            self._own = None
-
-    def _session(self, kept: str) -> Any:
-        from pyspark.logger import PySparkLogger
-
-        from kafka_lake.engine.sessions import check_same_catalog, connect_session, local_session
-
-        # What Spark refuses becomes an error here, without secrets; PySpark would log the JVM's text and trace before.
-        PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-        remote = environment.SPARK_REMOTE.value()
-        if not remote:
-            return local_session(self.catalog.open().for_spark(), self.spark_config)
-        session = self._kept_session(remote, kept) if kept else connect_session(remote, self.spark_config)
-        try:
-            catalog = self.catalog.open()
-            check_same_catalog(session, remote, catalog.name, catalog.sqlite_address())
-        except Exception:
-            # It is the process's default session, and would stay that.
-            session.stop()
-            raise
-        return session
-
-    def _kept_session(self, remote: str, kept: str) -> Any:
-        from kafka_lake.engine.sessions import claim_session, connect_session, is_here
-
-        if kept in self._claims:
-            self._claims.pop(kept).close()
-        for generation in range(_MOST_SESSIONS if is_here(remote) else 0):
-            session_id = _session_id(kept, generation, [os.environ.get("DAGSTER_HOME"), self.spark_config])
-            try:
-                claim = claim_session(_folder("sessions"), session_id)
-            except OSError:
-                # Without a claim, two processes could work in it.
-                break
-            if claim is None:
-                continue
-            try:
-                session = connect_session(remote, self.spark_config, session_id)
-            except BaseException:
-                claim.close()
-                raise
-            if session is not None:
-                self._claims[kept] = claim
-                return session
-            claim.close()
-        return connect_session(remote, self.spark_config)
-
-
-def _session_id(kept: str, generation: int, deployment: list[Any]) -> str:
-    """Return the id of a session that a deployment's processes share; one that has ended can't come back."""
-    parts = [str(home()), *deployment, kept, generation]
-    return str(uuid5(NAMESPACE_URL, json.dumps(parts, sort_keys=True, default=str)))
-
-
-def _folder(name: str) -> Path:
-    """Return a folder of the local state, which need not be writable."""
-    with suppress(OSError):
-        ensure_home()
-    return home() / name
+        """Stop the session, if one was started; the next use starts another."""
+        if self._session is not None:
+            self._session.stop()
+            self._session = None
 
 
 def build_connections(
@@ -336,9 +238,8 @@ def build_connections(
     catalog: Catalog | None,
     spark: Spark,
     registry: Registry,
-    kept_session: str = "",
 ) -> Connections:
-    """Return what a run works with, from the deployment's settings, and a session of Spark's by `live_session`.
+    """Return what a run works with, from the deployment's settings, and Spark's session by `live_session`.
 
     Without a catalog, its connection is None: importing what reads it takes longer than asking a broker.
     """
@@ -349,12 +250,11 @@ def build_connections(
         initial_seconds=min(1.0, kafka.retry_max_seconds),
         max_seconds=kafka.retry_max_seconds,
     )
-    session = partial(spark.live_session, kept_session)
     return Connections(
         cluster=kafka.cluster(),
         kafka_options=kafka.spark_options(),
         catalog=catalog.open() if catalog else None,  # type: ignore[arg-type]
-        spark=session,
+        spark=spark.live_session,
         retry=retry,
         registry=registry.registry(),
     )

@@ -13,7 +13,6 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
@@ -176,15 +175,6 @@ def _forget(spark: Any, name: str) -> None:
     with suppress(Exception):
         # What is kept of a view goes with it.
         spark.catalog.dropTempView(name)
-
-
-def forget_all(spark: Any) -> None:
-    """Forget every kept frame of a session; if they can't be found, they take memory, and nothing else."""
-    # Those of the session itself are listed with global ones, and no catalog is asked: see
-    # https://spark.apache.org/docs/latest/sql-ref-syntax-aux-show-views.html.
-    with suppress(PySparkException):
-        for view in spark.sql(f"SHOW VIEWS IN spark_catalog.global_temp LIKE '{_KEPT}*'").collect():
-            _forget(spark, view["viewName"])
 
 
 @contextmanager

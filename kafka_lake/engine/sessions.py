@@ -1,35 +1,31 @@
 """Spark sessions: of a Connect server, or of a Spark whose driver is in this process."""
 
-import fcntl
 import logging
 import os
 import shlex
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from io import FileIO
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-from kafka_lake.common.environment import SparkCatalog, catalog_variable
-from kafka_lake.engine.frames import forget_all
+from kafka_lake.common.environment import SPARK_REMOTE, SparkCatalog, catalog_variable
 from kafka_lake.engine.jars import spark_jars
 from kafka_lake.engine.java import java_env
 from kafka_lake.engine.settings import (
     SESSION_DEFAULTS,
-    SNAPSHOT_PROPERTY,
     configured_master,
     local_conf,
     properties_file,
@@ -78,55 +74,60 @@ def address_of(remote: str) -> str:
     return str(DefaultChannelBuilder(remote).endpoint)
 
 
-def connect_session(remote: str, settings: Mapping[str, Any], session_id: str | None = None) -> Any:
+class OpenCatalog(Protocol):
+    """A catalog that is open."""
+
+    name: str
+
+    def for_spark(self) -> SparkCatalog:
+        """Return what Spark has to know of it."""
+
+    def sqlite_address(self) -> str:
+        """Return its JDBC address if it is an SQLite file; else empty."""
+
+
+def open_session(catalog: Callable[[], OpenCatalog], settings: Mapping[str, Any]) -> Any:
+    """Return a new session: of the Connect server of ``SPARK_REMOTE``, or else of a Spark in this process."""
+    # What Spark refuses becomes an error here, without secrets; PySpark would log the JVM's text and trace before.
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    remote = SPARK_REMOTE.value()
+    if not remote:
+        return local_session(catalog().for_spark(), settings)
+    session = connect_session(remote, settings)
+    try:
+        check_same_catalog(session, remote, catalog())
+    except Exception:
+        # It is the process's default session, and would stay that.
+        session.stop()
+        raise
+    return session
+
+
+def connect_session(remote: str, settings: Mapping[str, Any]) -> Any:
     """Return a session of a Connect server, which is the process's default and active session from then on."""
     # What PySpark's builder does for an address; that one takes no options for the channel.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
-    channel = DefaultChannelBuilder(remote, _CHANNEL)
-    keep = session_id is not None and channel.session_id is None
-    if keep:
-        channel.set(DefaultChannelBuilder.PARAM_SESSION_ID, session_id)
-    session = _Session(channel)
-    session.release_session_on_close = not keep
+    session = _Session(DefaultChannelBuilder(remote, _CHANNEL))
     session.client.set_retry_policies([patience()])
     try:
         for key, value in {**SESSION_DEFAULTS, **settings}.items():
             _set(session, key, value)
-        if keep:
-            _clean(session)
     except PySparkException as error:
         session.stop()
-        if keep and "SESSION_CLOSED" in str(error):
-            return None
         raise _unavailable(remote, error) from error
     # The public builder makes sessions of PySpark's own class the default, and no others.
     ConnectSession._set_default_and_active_session(session)
     return session
 
 
-def _clean(session: Any) -> None:
-    """Take away what a process left in a session if it was killed: work, kept frames, properties of its snapshots."""
-    session.interruptAll()
-    forget_all(session)
-    for key in session.conf.getAll:
-        if key.startswith(SNAPSHOT_PROPERTY):
-            session.conf.unset(key)
-
-
-def claim_session(folder: Path, session_id: str) -> FileIO | None:
-    """Claim a kept session for this process."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = FileIO(folder / session_id, "a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
-    return file
-
-
-def is_known(session: Any, remote: str) -> bool:
-    """Return whether the server at an address still knows a session of it."""
+def is_known(session: Any) -> bool:
+    """Return whether a Connect server still knows a session of it; always true of a Spark in this process."""
+    remote = SPARK_REMOTE.value()
+    if not remote:
+        return True
+    # A session closes itself when the server no longer knows it.
+    if session.is_stopped:
+        return False
     try:
         session.conf.get("spark.sql.session.timeZone")
     except SparkConnectGrpcException as error:
@@ -154,11 +155,12 @@ def await_port(remote: str) -> None:
             return
 
 
-def check_same_catalog(session: Any, remote: str, name: str, sqlite: str) -> None:
+def check_same_catalog(session: Any, remote: str, catalog: OpenCatalog) -> None:
     """Check that a Connect server and Python don't have two catalogs of one name, of which one is an SQLite file.
 
     Two that are on servers may well be one, reached by different protocols.
     """
+    name, sqlite = catalog.name, catalog.sqlite_address()
     kind, uri = (session.conf.get(f"spark.sql.catalog.{name}.{key}", "") for key in ("type", "uri"))
     there = uri if uri.startswith("jdbc:sqlite:") else ""
     if (kind or uri) and there != sqlite:

@@ -111,7 +111,7 @@ def run_derived(context: dg.AssetExecutionContext, spec: DerivedTable) -> Iterat
     catalog = resources.catalog.open()
     engine = Engine(
         catalog=catalog,
-        spark=lambda: resources.spark.live_session(""),
+        spark=resources.spark.live_session,
         run_id=context.run_id,
         observer=Observer(step_done=context.log.debug, warn=context.log.warning),
     )

@@ -105,7 +105,7 @@ def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDef
         config = MaintenanceConfig(**context.op_execution_context.op_config)
         resources: Any = context.resources
         with as_failures(), heartbeat(context.instance, context.run.run_id):
-            tables = Tables(resources.catalog.open(), lambda: resources.spark.live_session(""))
+            tables = Tables(resources.catalog.open(), resources.spark.live_session)
             done: Sequence[Maintained] = ()
             if MAINTENANCE_TAG in context.run.tags:
                 done = maintain(

@@ -20,7 +20,7 @@ from kafka_lake.orchestration.assets import IngestConfig, Mode
 from kafka_lake.orchestration.check_results import check_result
 from kafka_lake.orchestration.keys import CATCH_UP_TAG, CONTINUOUS_TAG, of_cluster, table_key
 from kafka_lake.orchestration.reporting import Event, Reporter
-from kafka_lake.orchestration.resources import KafkaResource, connections_of, kept_session
+from kafka_lake.orchestration.resources import KafkaResource, connections_of
 from kafka_lake.orchestration.runs import yields_slot
 from kafka_lake.runtime.commit import CHECKS, Commit, GateFailedError
 from kafka_lake.runtime.context import Connections, Observer, call
@@ -45,7 +45,7 @@ def fill_tables(
     context: dg.AssetExecutionContext, spec: TopicTable, continuous: Continuous | None, config: IngestConfig
 ) -> Iterator[Any]:
     """Run the step of a topic: bring its tables up to date, replace rows, or evaluate checks alone."""
-    connect = partial(connections_of, context.resources, spec.cluster, kept_session(spec))
+    connect = partial(connections_of, context.resources, spec.cluster)
     catch_up = None if spec.topics else config.catch_up(context.run_id)
     if not context.selected_asset_keys:
         yield from check_published(context, spec, connect())

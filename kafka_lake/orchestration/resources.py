@@ -11,7 +11,6 @@ from pydantic import PrivateAttr
 
 from kafka_lake.config.systems import Catalog, Kafka, Registry, Spark, build_connections
 from kafka_lake.orchestration.keys import of_cluster
-from kafka_lake.spec.topic_table import TopicTable
 
 if TYPE_CHECKING:
     from kafka_lake.runtime.context import Connections
@@ -75,17 +74,7 @@ def resource_keys(cluster: str | None) -> set[str]:
     return {of_cluster("kafka", cluster), of_cluster("registry", cluster), "catalog", "spark"}
 
 
-def connections_of(resources: Any, cluster: str | None, kept_session: str = "") -> Connections:
+def connections_of(resources: Any, cluster: str | None) -> Connections:
     """Return what `build_connections` does, from the resources of a run that has those of `resource_keys`."""
     kafka, registry = (getattr(resources, of_cluster(kind, cluster)) for kind in ("kafka", "registry"))
-    return build_connections(
-        kafka, resources.catalog, spark=resources.spark, registry=registry, kept_session=kept_session
-    )
-
-
-def kept_session(spec: TopicTable) -> str:
-    """Return the name of the sessions that the runs of topics share; empty for a session of the run's own.
-
-    Code of the users' own may leave settings, views and modules behind, and is another one tomorrow.
-    """
-    return "" if any(table.transform for table in spec.tables) else "topics"
+    return build_connections(kafka, resources.catalog, spark=resources.spark, registry=registry)

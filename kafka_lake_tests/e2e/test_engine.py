@@ -8,14 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -23,10 +20,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 
-from kafka_lake.engine.frames import cached
 from kafka_lake.engine.jars import spark_jars
 from kafka_lake.engine.server import ConnectMemory, ConnectServer
-from kafka_lake.engine.settings import PARALLELISM, SNAPSHOT_PROPERTY, local_conf
+from kafka_lake.engine.settings import PARALLELISM, local_conf
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
@@ -186,65 +182,6 @@ def test_workers_leave_imported_modules_alone_between_tasks(new_session: NewSess
         return f"{gc.get_freeze_count() > 50_000} {[path for path in sys.path_importer_cache if 'pyspark.zip' in path]}"
 
     assert new_session().live_session().range(1).select(F.udf(found)("id")).collect()[0][0] == "True []"
-
-
-def test_cached_session_serves_next_process_of_same_name(new_session: NewSession) -> None:
-    def of(session: Any) -> str:
-        return str(session.session_id)
-
-    before = new_session()
-    kept = of(before.live_session("orders to pizza.orders"))
-    of_another = of(before.live_session("refunds to pizza.refunds"))
-    own = of(before.spark_session)
-    # As a run leaves it that is killed during a MERGE: all that the session writes would tell that from then on.
-    before.live_session("orders to pizza.orders").conf.set(f"{SNAPSHOT_PROPERTY}kafka-lake.reset", "r-1")
-    before.stop()
-    after = new_session()
-    settings = after.live_session("orders to pizza.orders").conf.getAll
-    assert [key for key in settings if key.startswith(SNAPSHOT_PROPERTY)] == []
-    assert of(after.live_session("orders to pizza.orders")) == kept
-    assert of(after.live_session("orders to pizza.orders")) == kept
-    assert of(after.live_session()) == of(after.spark_session)
-    assert len({kept, of_another, own, of(after.spark_session)}) == 4
-
-    # As the server does by itself with one that nobody uses for half an hour; it never takes that id again.
-    after.live_session("orders to pizza.orders").client.release_session()
-    renewed = after.live_session("orders to pizza.orders")
-    assert renewed.range(2).count() == 2
-    assert of(renewed) not in (kept, of_another)
-    # While a process works in it, it is nobody else's.
-    assert of(new_session().live_session("orders to pizza.orders")) not in (kept, of_another, of(renewed))
-    after.stop()
-    assert of(new_session().live_session("orders to pizza.orders")) == of(renewed)
-
-
-def test_next_process_ends_work_of_killed_process_in_session(new_session: NewSession, tmp_path: Path) -> None:
-    begun = str(tmp_path / "begun")
-
-    def slowly(number: int) -> int:
-        with Path(begun).open("a") as file:
-            file.write(f"{number}\n")
-        time.sleep(0.2)
-        return 1
-
-    killed = new_session()
-    session = killed.live_session("orders to pizza.orders")
-    with ExitStack() as held, ThreadPoolExecutor(1) as pool:
-        assert cached(session.range(7), held).count() == 7
-        rows = session.range(0, 60, 1, 1).select(F.udf(slowly, "int")("id").alias("one"))
-        going = pool.submit(rows.agg(F.sum("one")).collect)
-        deadline = time.monotonic() + 60
-        while not Path(begun).exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        # As the system does it when the process is killed.
-        killed._claims["orders to pizza.orders"].close()
-        following = new_session().live_session("orders to pizza.orders")
-        assert following.session_id == session.session_id
-        with pytest.raises(PySparkException, match=r"(?i)cancel|interrupt"):
-            going.result(60)
-        assert following.catalog.listTables() == []
-    assert len(Path(begun).read_text().splitlines()) < 40
 
 
 def test_ended_python_daemon_is_restarted_on_demand(new_session: NewSession) -> None:

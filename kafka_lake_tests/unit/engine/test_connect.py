@@ -13,7 +13,6 @@ from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.common.environment import SparkCatalog
 from kafka_lake.engine import __main__ as alone
 from kafka_lake.engine.server import TOKEN, ConnectMemory, ConnectServer
-from kafka_lake.engine.sessions import claim_session
 from kafka_lake.engine.settings import local_conf, local_cores, properties_file
 from kafka_lake.errors import ConfigurationError
 
@@ -38,19 +37,6 @@ def test_memory_is_bounded_whatever_options_a_user_gives(monkeypatch: pytest.Mon
     options = conf["spark.driver.defaultJavaOptions"].split()
     assert {"-XX:MaxDirectMemorySize=300m", "-XX:MaxMetaspaceSize=200m", "-XX:+ExitOnOutOfMemoryError"} < set(options)
     assert options[-1] == "-Dmine=1"
-
-
-def test_one_process_at_a_time_has_a_kept_session(tmp_path: Path) -> None:
-    claim = claim_session(tmp_path / "sessions", "orders")
-    assert claim is not None
-    assert claim_session(tmp_path / "sessions", "orders") is None
-    other = claim_session(tmp_path / "sessions", "refunds")
-    assert other is not None
-    other.close()
-    claim.close()
-    again = claim_session(tmp_path / "sessions", "orders")
-    assert again is not None
-    again.close()
 
 
 @pytest.mark.parametrize(

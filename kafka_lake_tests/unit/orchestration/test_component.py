@@ -20,7 +20,6 @@ from kafka_lake.orchestration.resources import (
     KafkaResource,
     RegistryResource,
     SparkResource,
-    kept_session,
 )
 from kafka_lake.spec.ddl import check_ddl
 from kafka_lake.spec.topic_table import TopicTable
@@ -458,12 +457,6 @@ def test_a_missing_topic_is_refused(line):
 def test_a_bad_topic_name_is_refused():
     with pytest.raises(ValueError, match="topic"):
         KafkaTopic(topic="or ders")
-
-
-def test_topics_share_sessions_but_not_with_code_of_users():
-    orders, refunds = TopicTable("orders", "shop", "orders"), TopicTable("refunds", "shop", "refunds")
-    assert kept_session(orders) == kept_session(refunds) != ""
-    assert kept_session(TopicTable("orders", "shop", "orders", transform="shop:loud")) == ""
 
 
 @pytest.mark.parametrize(
