@@ -209,6 +209,9 @@ def load_from_defs_folder(*, path_within_project: Path) -> dg.Definitions:
     """
     tree = (_ValidDocuments if _is_command.get() else dg.ComponentTree).for_project(path_within_project)
     with _explained(tree.defs_module_path):
+        for loc, decl in tree.find_root_decl().iterate_loc_component_decl_pairs():
+            # Dagster would look through all documents for each of them.
+            tree.state_tracker.set_cache_data(loc, component_decl=decl)
         loaded = tree.build_defs()
         if not isinstance(tree, _ValidDocuments):
             return loaded
