@@ -274,7 +274,8 @@ class Topic(Settings):
             yield (*rest[1].place, "name"), f"{both} have no where:, and others have one. {why}"
             return
         try:
-            spec = self.topic_table()
+            # Not a component's own, which names assets too.
+            spec = Topic.topic_table(self)
         except ConfigurationError as error:
             yield (), str(error)
             return

@@ -20,9 +20,8 @@ SPEC = "kafka_lake/spec"
 """Metadata key of a table's settings. Dagster keeps the object in the code location and shows only its class."""
 
 _SHORT_MARKDOWN = 1000
-
-
 _SHOWN_LINES = 100
+_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def table_address(identifier: tuple[str, str]) -> dict[str, Any]:
@@ -47,7 +46,8 @@ def in_a_window(markdown: str) -> dg.MarkdownMetadataValue:
 def document_metadata(document: BaseModel) -> dg.MarkdownMetadataValue:
     """Return the settings of a document as YAML; defaults are left out."""
     written = document.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return dg.MetadataValue.md(block(yaml.safe_dump(written, sort_keys=False, allow_unicode=True).strip(), "yaml"))
+    text = yaml.dump(written, Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
+    return dg.MetadataValue.md(block(text.strip(), "yaml"))
 
 
 def topics_in(metadata: Iterable[Mapping[str, Any]]) -> list[TopicTable]:
