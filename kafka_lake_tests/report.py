@@ -38,7 +38,10 @@ def _pytest(arguments: str, variables: str = "") -> str:
 LANES = {
     "model": Lane(
         "Random histories of the protocol: runs that die, linger, race; retention, compaction, rollbacks",
-        _pytest("-n 2 kafka_lake_tests/unit/ingest/test_protocol_model.py -k every_history", "MODEL_EXAMPLES=5000"),
+        _pytest(
+            "-n 2 --timeout 0 kafka_lake_tests/unit/ingest/test_protocol_model.py -k every_history",
+            "MODEL_EXAMPLES=5000",
+        ),
     ),
     "crash-points": Lane(
         "Each kind of writer is killed after each step, on real Spark and Iceberg; the next run completes it",

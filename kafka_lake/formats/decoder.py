@@ -11,7 +11,16 @@ from pyspark.sql import types as T
 from kafka_lake.engine.interop import packed, task_function
 from kafka_lake.formats.columns import Target, columns_of, nullable_all, travelling
 from kafka_lake.formats.task import batches as task
-from kafka_lake.formats.task.batches import CHANGE, DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED, loaded
+from kafka_lake.formats.task.batches import (
+    CHANGE,
+    DECODED,
+    ERROR_CLASS,
+    ERROR_MESSAGE,
+    HEADER_KEYS,
+    HEADER_VALUES,
+    OBSERVED,
+    loaded,
+)
 from kafka_lake.formats.task.decoded import MESSAGE, NOTHING, Observed
 from kafka_lake.formats.task.decoders import RejectAll
 from kafka_lake.formats.task.error_classes import UNDECODABLE
@@ -163,15 +172,26 @@ def decoded(records: DataFrame, decoder: Decoder, target: Target, max_record_byt
         *(T.StructField(name, text) for name in (ERROR_CLASS, ERROR_MESSAGE, OBSERVED)),
         *([] if change is None else [T.StructField(CHANGE, change)]),
     ]
-    given = records
-    if _HEADERS in records.columns:
-        # Null lists one after the other cost Spark's Arrow writer the square of their number.
-        given = records.withColumn(_HEADERS, F.coalesce(_HEADERS, F.array().cast(records.schema[_HEADERS].dataType)))
+    given = records.select(*task_columns(records.columns))
     data = decoder.for_tasks(target, max_record_bytes)
     made = given.mapInArrow(task_function(task.decode, data), T.StructType(fields))
     if _HEADERS in records.columns:
         made = made.withColumn(_HEADERS, F.when(F.size(_HEADERS) > 0, F.col(_HEADERS)))
     return made
+
+
+def task_columns(names: Sequence[str]) -> list[Column]:
+    """Return the columns of records that a task gets: ``headers`` as two, of which `with_headers` makes one again.
+
+    After each record Spark asks for the size of what it has for the task. For a list of structs that takes longer than
+    all other columns and the read. Null lists one after the other cost Spark's Arrow writer the square of their number.
+    """
+    parts = {"key": (HEADER_KEYS, "array<string>"), "value": (HEADER_VALUES, "array<binary>")}
+    headers = [
+        F.coalesce(F.col(f"{_HEADERS}.{part}"), F.array().cast(kind)).alias(name)
+        for part, (name, kind) in parts.items()
+    ]
+    return [column for name in names for column in (headers if name == _HEADERS else [F.col(f"`{name}`")])]
 
 
 def observed_in_tasks(records: DataFrame, data: Mapping[str, Any], max_columns: int) -> Observed:

@@ -22,7 +22,7 @@ from kafka_lake.engine.frames import cached
 from kafka_lake.engine.interop import packed, task_function
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.formats.columns import Target, spark_columns
-from kafka_lake.formats.decoder import Decoder
+from kafka_lake.formats.decoder import Decoder, task_columns
 from kafka_lake.formats.rows import none_failed
 from kafka_lake.formats.task.batches import ERROR_CLASS, ERROR_MESSAGE, OBSERVED
 from kafka_lake.formats.task.batches import loaded as loaded_observed
@@ -182,9 +182,7 @@ def returned_records(topic: str, frame: DataFrame) -> DataFrame:
 
 def task_input(records: DataFrame, also: Sequence[str] = ()) -> DataFrame:
     """Return the columns of records that tasks need."""
-    # Spark's Arrow writer needs quadratic time for consecutive null lists.
-    headers = F.coalesce("headers", F.array().cast(_HEADERS)).alias("headers")
-    return records.select(*[headers if name == "headers" else F.col(name) for name in _RECORD], *also)
+    return records.select(*task_columns([*_RECORD, *also]))
 
 
 def work_of(

@@ -229,6 +229,18 @@ def test_inferred_columns_keep_the_order_of_fields(records: Records) -> None:
     assert (label, shown.simpleString()) == ("the records", "struct<z:bigint,a:struct<y:string>,b:double>")
 
 
+def test_headers_pass_through_decoding_unchanged(records: Records) -> None:
+    headers = [None, [("a", b"1"), ("a", None), ("b", b"")], [], [("c", b"\xff")], None, [("d", b"2")]]
+    frame = records([b"{}"] * len(headers))
+    sent = frame.sparkSession.createDataFrame(
+        list(enumerate(headers)), "offset bigint, headers array<struct<key: string, value: binary>>"
+    )
+    rows = decode_json(frame.drop("headers").join(sent, "offset").coalesce(1), columns("id bigint")).orderBy("offset")
+    assert [row.headers and [tuple(header) for header in row.headers] for row in rows.collect()] == [
+        headers[0], headers[1], None, *headers[3:],
+    ]  # fmt: skip
+
+
 @pytest.mark.exhaustive
 def test_dead_letters_have_offset_and_time(records: Records) -> None:
     decoded = decode_json(records([b"{}", b"x", None]), columns("id bigint not null"))

@@ -13,6 +13,9 @@ from kafka_lake.formats.task.decoders import RecordDecoder, unpack_decoder
 DECODED, ERROR_CLASS, ERROR_MESSAGE, OBSERVED = "decoded", "error_class", "error_message", "observed"
 CHANGE = "__kafka_lake_change"
 """What a record does to a row, beside which a source may have columns of any names."""
+HEADER_KEYS, HEADER_VALUES = "header_keys", "header_values"
+"""Columns of a task's input: lists of the keys and values of each record's headers; see `with_headers`."""
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
 def decode(work: Mapping[str, Any]) -> Batches:
@@ -20,13 +23,13 @@ def decode(work: Mapping[str, Any]) -> Batches:
 
     If records are changes, they get the column `CHANGE`, too.
 
-    Its input has columns ``key`` and ``value``, and ``partition`` and ``offset``.
+    Its input has columns ``key`` and ``value``, ``partition`` and ``offset``, and perhaps headers; see `with_headers`.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         single_threaded()
         decoder: RecordDecoder = unpack_decoder(work)
-        for batch in batches:
+        for batch in map(with_headers, batches):
             made = decoder.decode_records(batch)
             observed = [dumped(made.seen, batch) if made.seen != NOTHING else None] + [None] * (len(batch) - 1)
             added = [made.rows, made.error_class, made.error_message, pa.array(observed[: len(batch)], pa.string())]
@@ -51,6 +54,19 @@ def observe(work: Mapping[str, Any]) -> Batches:
                 yield pa.RecordBatch.from_pydict({OBSERVED: pa.array([dumped(seen, batch)], pa.string())})
 
     return run
+
+
+def with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return records with ``headers`` in the place of `HEADER_KEYS` and `HEADER_VALUES`, if they have those."""
+    place = batch.schema.get_field_index(HEADER_KEYS)
+    if place < 0:
+        return batch
+    keys, values = batch.column(place), batch.column(place + 1)
+    headers = pa.StructArray.from_arrays([keys.values, values.values], fields=list(_HEADER))
+    columns, names = batch.columns, batch.schema.names
+    columns[place : place + 2] = [pa.ListArray.from_arrays(keys.offsets, headers)]
+    names[place : place + 2] = ["headers"]
+    return pa.RecordBatch.from_arrays(columns, names=names)
 
 
 def dumped(seen: Observed, batch: pa.RecordBatch) -> str:

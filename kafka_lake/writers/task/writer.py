@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_lake.engine.task.packing import Batches
-from kafka_lake.formats.task.batches import ERROR_CLASS, ERROR_MESSAGE, dumped, single_threaded
+from kafka_lake.formats.task.batches import ERROR_CLASS, ERROR_MESSAGE, dumped, single_threaded, with_headers
 from kafka_lake.formats.task.decoded import NOTHING, Decoded, Observed
 from kafka_lake.formats.task.decoders import RecordDecoder, unpack_decoder
 from kafka_lake.quality.task.rules import RuleChecker, RuleTest
@@ -55,7 +55,8 @@ class Work:
 def decode_and_write(work: Mapping[str, Any]) -> Batches:
     """Return the function for ``mapInArrow`` that writes records, and returns the failed ones and a report.
 
-    Its input has the columns key, value, partition, offset, timestamp, timestampType, headers, and perhaps topic_id.
+    Its input has the columns key, value, partition, offset, timestamp, timestampType, headers as `with_headers` takes
+    them, and perhaps topic_id.
     Its output has also ``error_class`` and ``error_message``, and ``report``: null for a record, and the only column
     that isn't null in the last row.
     """
@@ -63,7 +64,7 @@ def decode_and_write(work: Mapping[str, Any]) -> Batches:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         single_threaded()
         writer, schema = Writer(Work(**work)), None
-        for batch in batches:
+        for batch in map(with_headers, batches):
             schema = schema or output_schema(batch.schema)
             if writer.has_stopped:
                 # To leave input unread would end this worker while Spark writes to it.
@@ -89,7 +90,7 @@ def decode_and_write_tables(work: Mapping[str, Any]) -> Batches:
         single_threaded()
         works, unwanted = work["works"], work["unwanted"]
         schema, table, writer = None, None, None
-        for batch in batches:
+        for batch in map(with_headers, batches):
             schema = schema or output_schema(batch.schema)
             for name, part in _by_table(batch):
                 if writer is None or name != table:
