@@ -15,6 +15,7 @@ from kafka_lake.common.environment import SCHEMA_REGISTRY_URL
 from kafka_lake.common.text import counted, readable
 from kafka_lake.devstack.dagster_runs import CheckResult, Materialization, RunReport
 from kafka_lake.devstack.running import Ports
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.orchestration.resources import CatalogResource, KafkaResource
 from kafka_lake.spec.topic_table import TopicTable
 
@@ -79,7 +80,7 @@ def print_deliveries(spec: TopicTable, loads: Mapping[str, RunReport], console: 
     console.print(runs)
     shown = Table("column", "type", "added by", title=f"The columns of {status.table}")
     for column in columns:
-        if column.name != spec.metadata_column:
+        if column.name != METADATA_COLUMN:
             came_with = f"snapshot {column.snapshot_id}, run {column.run_id[:8]}" if column.run_id else "the table"
             shown.add_row(column.name, column.type, came_with, style="bold green" if column.run_id else "")
     console.print(shown)

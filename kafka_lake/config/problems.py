@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from kafka_lake.config.rules import rule_problems
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.formats.base import format_named, formats_with_schema_ids
 from kafka_lake.spec.ddl import check_ddl, parsed_ddl
@@ -49,9 +50,9 @@ def _column_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterat
     format_ = format_named(spec.format)
     if declared is not None and not format_.takes_columns:
         yield ("columns",), f"is for format json; {spec.format} brings its own columns. Remove it"
-    if declared is not None and spec.metadata_column in map(str.lower, declared):
-        yield ("columns",), f"has {spec.metadata_column}, which is the metadata column. Leave it out"
-    if spec.key_format is not None and spec.key_column == spec.metadata_column:
+    if declared is not None and METADATA_COLUMN in map(str.lower, declared):
+        yield ("columns",), f"has {METADATA_COLUMN}, which is the metadata column. Leave it out"
+    if spec.key_format is not None and spec.key_column == METADATA_COLUMN:
         yield (), f"key: column: is {spec.key_column}, which is the metadata column. Choose another name"
     if declared is not None and spec.key_format is not None and spec.key_column.lower() in map(str.lower, declared):
         yield ("columns",), f"has {spec.key_column}, which is the column of the key, too. Rename that by key: column:"
@@ -87,7 +88,7 @@ def _needed(spec: TopicTable) -> dict[str, Sequence[str]]:
         "write: order_by": spec.order_by,
         "write: ignore_null_updates": () if isinstance(nulls, bool) else nulls,
         "key: column": [spec.key_column] if spec.key_format is not None else [],
-        "the metadata column": [spec.metadata_column],
+        "the metadata column": [METADATA_COLUMN],
         "partition_by": [parse_partition_field(text)[0] for text in spec.partition_by],
         "sort_by": [parse_sort_field(text)[0] for text in spec.sort_by],
     }

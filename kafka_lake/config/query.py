@@ -13,9 +13,9 @@ from sqlglot.optimizer.scope import traverse_scope
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kafka_lake.config.derived_table import DerivedTable
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import ConfigurationError
 
-ORIGIN = "_kafka"
 """The metadata column's name in queries, whatever the topic calls it."""
 _DIALECT = "spark"
 
@@ -104,7 +104,7 @@ def with_origin(sql: str, upstream: str) -> str:
     query = parsed(sql)
     if not isinstance(query, exp.Select) or any(query.args.get(name) for name in ("distinct", "hint")):
         return sql
-    if any(column.is_star or column.alias_or_name.lower() == ORIGIN for column in query.expressions):
+    if any(column.is_star or column.alias_or_name.lower() == METADATA_COLUMN for column in query.expressions):
         return sql
     joins = [join.this for join in query.args.get("joins") or ()]
     tables = [t for t in (getattr(query.args.get("from_"), "this", None), *joins) if isinstance(t, exp.Table)]
@@ -116,7 +116,7 @@ def with_origin(sql: str, upstream: str) -> str:
         depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
         if token.token_type == TokenType.SELECT and not depth:
             at = token.end + 1
-            return f"{sql[:at]} `{read.alias_or_name}`.{ORIGIN} AS {ORIGIN}, {sql[at:]}"
+            return f"{sql[:at]} `{read.alias_or_name}`.{METADATA_COLUMN} AS {METADATA_COLUMN}, {sql[at:]}"
     return sql
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.spec.rule import BY_ARROW, MOST_BY_ARROW, Rule, RuleEntry, rules_of
 from kafka_lake.spec.topic_table import TopicTable
 
@@ -73,7 +74,7 @@ def _of_all(rules: Sequence[Rule]) -> Iterator[str]:
 
 
 def _columns_problems(rule: Rule, spec: TopicTable, declared: Sequence[str]) -> Iterator[str]:
-    columns = {column.lower() for column in (*declared, spec.metadata_column)}
+    columns = {column.lower() for column in (*declared, METADATA_COLUMN)}
     if spec.key_format is not None:
         columns.add(spec.key_column.lower())
     if missing := [c for c in rule.columns if c.lower() not in columns and c.split(".")[0].lower() not in columns]:

@@ -23,6 +23,7 @@ from kafka_lake.catalog.positions import POSITION, RECONCILE, TableState, author
 from kafka_lake.common.offsets import OffsetRange, joined_ranges, positions_to_json
 from kafka_lake.dead_letters.pending import RECONCILED, RECONCILED_FROM, Pending, pending_reconciliation
 from kafka_lake.engine.frames import RECORD, cached
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.runtime.context import Connections, Context
 from kafka_lake.runtime.record_keys import added_between, at_version
@@ -150,7 +151,7 @@ def _change(tables: _Tables) -> _Change:
         ranges = joined([frames.places(everything)], frames.apart) or []
     nearby = frames.within(current, ranges)
     rows = at_version(spark, connections.catalog.spark_name(spec.identifier), table.head)
-    published = frames.keys(frames.within(rows, ranges, spec.metadata_column), column=spec.metadata_column)
+    published = frames.keys(frames.within(rows, ranges, METADATA_COLUMN), column=METADATA_COLUMN)
     added = None if before is None else frames.without(frames.within(before, ranges), nearby)
     obsolete = published
     if (relabelled := tables.relabelled) is not None:
@@ -196,7 +197,7 @@ def added_keys(context: Context, identifier: tuple[str, str], table: Table, snap
     if not is_append or parent is None or table.metadata.snapshot_by_id(parent) is None:
         return None
     rows = added_between(connections.spark(), connections.catalog.spark_name(identifier), parent, snapshot)
-    return connections.frames.keys(rows, column=spec.metadata_column if identifier == spec.identifier else None)
+    return connections.frames.keys(rows, column=METADATA_COLUMN if identifier == spec.identifier else None)
 
 
 def joined(parts: Iterable[list[OffsetRange] | None], apart: int) -> list[OffsetRange] | None:

@@ -16,11 +16,12 @@ from sqlglot import exp
 from kafka_lake.catalog.lake_catalog import literal, quoted
 from kafka_lake.common.offsets import OffsetRange, TopicIdentity, joined_ranges
 from kafka_lake.config.derived_table import DerivedTable
-from kafka_lake.config.query import ORIGIN, over_views, parsed_key, with_origin
+from kafka_lake.config.query import over_views, parsed_key, with_origin
 from kafka_lake.derived.engine import Engine
 from kafka_lake.derived.plan import DerivePlan, Pinned
 from kafka_lake.derived.upstream import APPEND, MERGE, REBUILD, REWRITE
 from kafka_lake.engine.frames import cached
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.formats.rows import load_transform
 from kafka_lake.runtime.record_keys import added_between, at_version
@@ -33,21 +34,22 @@ _NOT_STORED = re.compile(r"(?:^|[<,:])((?:void|variant|interval|time\()[^,:<>]*)
 
 def of_topic(identity: TopicIdentity) -> str:
     """Return the SQL condition that a row is from the current topic."""
+    origin = quoted(METADATA_COLUMN)
     if identity.topic_id:
-        return f"{quoted(ORIGIN)}.`topic_id` = {literal(identity.topic_id)}"
-    return f"{quoted(ORIGIN)}.`topic_id` IS NULL AND {quoted(ORIGIN)}.`topic` = {literal(identity.topic)}"
+        return f"{origin}.`topic_id` = {literal(identity.topic_id)}"
+    return f"{origin}.`topic_id` IS NULL AND {origin}.`topic` = {literal(identity.topic)}"
 
 
 def within(identity: TopicIdentity, ranges: Iterable[OffsetRange]) -> str:
     """Return the SQL condition that a row is from some offsets of a topic. As SQL, many ORs are a flat tree."""
-    partition, offset = (f"{quoted(ORIGIN)}.`{name}`" for name in ("partition", "offset"))
+    partition, offset = (f"{quoted(METADATA_COLUMN)}.`{name}`" for name in ("partition", "offset"))
     parts = [f"({partition} = {r.partition} AND {offset} >= {r.start} AND {offset} < {r.end})" for r in ranges]
     return f"({of_topic(identity)} AND ({' OR '.join(parts) or 'false'}))"
 
 
 def place(field: str) -> Column:
     """Return a field of the metadata column."""
-    return F.col(f"{quoted(ORIGIN)}.{quoted(field)}")
+    return F.col(f"{quoted(METADATA_COLUMN)}.{quoted(field)}")
 
 
 class Frames:
@@ -123,7 +125,7 @@ class Frames:
             read = dict.fromkeys(read, rows)
         for name, pinned in self._plan.joined.items():
             dimension = self._rows(pinned, pinned.read.snapshot)
-            read[name] = dimension.drop(ORIGIN) if pinned.origin else dimension
+            read[name] = dimension.drop(METADATA_COLUMN) if pinned.origin else dimension
         with self.explained():
             result = self._computed(read)
             names = [name.lower() for name in result.columns]
@@ -132,11 +134,11 @@ class Frames:
                 f"Table {spec.name}: the query gives column {twice[0]} twice; no two names may differ in case alone.",
                 "Give one of them another name by AS.",
             )
-        needed = [*spec.key, *spec.order_by, *([ORIGIN] if spec.is_row_wise else [])]
+        needed = [*spec.key, *spec.order_by, *([METADATA_COLUMN] if spec.is_row_wise else [])]
         if missing := [name for name in needed if name.lower() not in names]:
             raise ConfigurationError(
                 f"Table {spec.name}: the query gives no column {missing[0]}, only {', '.join(result.columns)}.",
-                f"Select it under that name, or correct key: or order_by:. {ORIGIN} names the record of a row.",
+                f"Select it under that name, or correct key: or order_by:. {METADATA_COLUMN} names a row's record.",
             )
         for field in result.schema:
             if unsupported := _NOT_STORED.search(field.dataType.simpleString()):
@@ -200,7 +202,7 @@ def places_of(rows: DataFrame, identity: TopicIdentity) -> list[OffsetRange] | N
 
 
 def _renamed(rows: DataFrame, pinned: Pinned) -> DataFrame:
-    return rows if pinned.origin in (None, ORIGIN) else rows.withColumnRenamed(pinned.origin, ORIGIN)
+    return rows if pinned.origin in (None, METADATA_COLUMN) else rows.withColumnRenamed(pinned.origin, METADATA_COLUMN)
 
 
 _KEY = "kafka_lake_key_"

@@ -13,7 +13,6 @@ from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.catalog.positions import DERIVED, POSITION, author_summary, removes_property, summary_of
 from kafka_lake.config.derived_table import DerivedTable
-from kafka_lake.config.query import ORIGIN
 from kafka_lake.derived.engine import DeriveReport, Engine, UpstreamRead
 from kafka_lake.derived.frames import (
     Computed,
@@ -28,6 +27,7 @@ from kafka_lake.derived.frames import (
 from kafka_lake.derived.plan import DerivePlan, Pinned
 from kafka_lake.derived.upstream import REBUILD
 from kafka_lake.derived.verify import verify
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.quality.evaluate import evaluate
 from kafka_lake.quality.result import RuleResult
@@ -202,7 +202,7 @@ def _check_rules(
     # A commit without new rows passes all rules.
     results: Sequence[RuleResult] = [RuleResult(rule, 0, 0) for rule in rules]
     if count or whole:
-        column = ORIGIN if spec.is_row_wise else None
+        column = METADATA_COLUMN if spec.is_row_wise else None
         tables = referenced_tables(engine, rules, f"Table {spec.name}")
         results = evaluate(
             Validation(spec.name, rules, rows, column=column, declared=True, what="Table", tables=tables)

@@ -20,10 +20,10 @@ from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.common import environment
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.config.derived_table import DerivedTable
-from kafka_lake.config.query import ORIGIN
 from kafka_lake.derived.engine import Engine
 from kafka_lake.derived.frames import Computed, Frames, having, keys_of, newest, not_older, of_keys, place, within
 from kafka_lake.derived.plan import DerivePlan
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.writers.frames import shaped
 
@@ -97,20 +97,20 @@ def _records(
         # Records just before the new ones are the likeliest to change, and are found without a scan.
         count = -(-(size // 2) // max(1, len(since)))
         older = [OffsetRange(p, max(0, start - count), start) for p, start in since.items()]
-        rows = frames.new(computed.again).select(ORIGIN)
+        rows = frames.new(computed.again).select(METADATA_COLUMN)
         if computed.again:
-            rows = rows.union(frames.made_of(computed.again).select(ORIGIN))
+            rows = rows.union(frames.made_of(computed.again).select(METADATA_COLUMN))
         added = _places(rows, size - size // 2, plan)
     if older:
         condition = within(fact.identity, older)
         alone = shaped(frames.query(frames.whole().filter(condition)).filter(condition), staged.schema)
-        yield _Sample(sum(map(len, older)), [ORIGIN], [alone], shaped(whole.filter(condition), staged.schema))
+        yield _Sample(sum(map(len, older)), [METADATA_COLUMN], [alone], shaped(whole.filter(condition), staged.schema))
     if not added:
         return
     condition = within(fact.identity, added)
     expected = shaped(whole.filter(condition), staged.schema)
     if spec.write == "append":
-        yield _Sample(len(added), [ORIGIN], [staged.filter(condition)], expected)
+        yield _Sample(len(added), [METADATA_COLUMN], [staged.filter(condition)], expected)
         return
     # The row of a key may be from another, newer record.
     expected = not_older(newest(expected, spec), staged, spec)
@@ -168,7 +168,7 @@ def _compared(spec: DerivedTable, sample: _Sample, schema: T.StructType) -> int 
 def _shown(row: Row | None) -> str:
     if row is None:
         return "no row"
-    text = json.dumps({name: value for name, value in row.items() if name != ORIGIN}, ensure_ascii=False)
+    text = json.dumps({name: value for name, value in row.items() if name != METADATA_COLUMN}, ensure_ascii=False)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
@@ -193,7 +193,7 @@ def differing(
 
 
 def _key(name: str, value: Any) -> str:
-    if name != ORIGIN or not isinstance(value, dict):
+    if name != METADATA_COLUMN or not isinstance(value, dict):
         return f"{name} = {json.dumps(value, ensure_ascii=False)}"
     return f"the record at partition {value['partition']}, offset {value['offset']}"
 

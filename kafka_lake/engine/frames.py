@@ -19,6 +19,7 @@ from pyspark.storagelevel import StorageLevel
 
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.common.records import LAST_MS
+from kafka_lake.engine.task import METADATA_COLUMN
 
 OFFSET = ("topic_id", "partition", "offset")
 """What names a record, as long as its log isn't cut off and written again."""
@@ -33,8 +34,8 @@ _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 class Frames:
     """What Spark computes of frames. Methods that return frames are lazy; the others read.
 
-    The partition, offset and so on of a row's record are fields of its metadata column, whose name is ``column``. Dead
-    letters and keys have them in columns of their own, and ``column`` is None. Tests have another implementation.
+    The partition, offset and so on of a row's record are fields of its metadata column. Dead letters and keys have them
+    in columns of their own: there, ``column`` is None. Tests have another implementation.
 
     Args:
         apart: How far apart offsets must be to be looked for in two places.
@@ -87,9 +88,10 @@ class Frames:
         """Return the rows whose records are among those of the others."""
         return rows.join(self.named(others), _same(rows, RECORD), "left_semi")
 
-    def rows_of(self, rows: DataFrame, keys: DataFrame, column: str) -> DataFrame:
+    def rows_of(self, rows: DataFrame, keys: DataFrame) -> DataFrame:
         """Return the rows of one topic's records, by partition and offset."""
-        same = reduce(and_, [_origin(name, column) == F.col(f"their_{name}") for name in ("partition", "offset")])
+        place = "partition", "offset"
+        same = reduce(and_, [_origin(name, METADATA_COLUMN) == F.col(f"their_{name}") for name in place])
         return rows.join(self.named(keys, OFFSET), same, "left_semi")
 
     def places(self, keys: DataFrame) -> list[OffsetRange]:
@@ -108,10 +110,10 @@ class Frames:
         grouped = keys.groupBy("partition")
         return _rows(grouped.agg(F.count(F.lit(1)).alias("rows"), F.min("offset").alias("first")))
 
-    def partitions(self, rows: DataFrame, column: str) -> list[Row]:
+    def partitions(self, rows: DataFrame) -> list[Row]:
         """Return ``rows``, ``first``, ``last`` and ``distinct`` offsets for each ``partition`` and ``topic_id``."""
-        offset = _origin("offset", column)
-        grouped = rows.groupBy(*[_origin(name, column).alias(name) for name in ("partition", "topic_id")])
+        offset = _origin("offset", METADATA_COLUMN)
+        grouped = rows.groupBy(*[_origin(name, METADATA_COLUMN).alias(name) for name in ("partition", "topic_id")])
         return _rows(
             grouped.agg(
                 F.count(F.lit(1)).alias("rows"),
@@ -121,16 +123,16 @@ class Frames:
             )
         )
 
-    def furthest(self, rows: DataFrame, column: str) -> list[Row]:
+    def furthest(self, rows: DataFrame) -> list[Row]:
         """Return the ``last`` offset for each ``topic``, ``topic_id`` and ``partition``."""
-        keys = self.keys(rows, ("topic", *OFFSET), column)
+        keys = self.keys(rows, ("topic", *OFFSET), METADATA_COLUMN)
         return _rows(keys.groupBy("topic", "topic_id", "partition").agg(F.max("offset").alias("last")))
 
-    def before(self, rows: DataFrame, offsets: Mapping[int, int], since_ms: int, column: str) -> list[Row]:
+    def before(self, rows: DataFrame, offsets: Mapping[int, int], since_ms: int) -> list[Row]:
         """Return which rows of a time and later lie before an offset: ``first`` and ``last`` for each ``partition``."""
-        partition, offset = _origin("partition", column), _origin("offset", column)
+        partition, offset = _origin("partition", METADATA_COLUMN), _origin("offset", METADATA_COLUMN)
         there = any_of([(partition == p) & (offset < end) for p, end in offsets.items()])
-        earlier = rows.filter(there & (_origin("timestamp", column) >= F.timestamp_millis(F.lit(since_ms))))
+        earlier = rows.filter(there & (_origin("timestamp", METADATA_COLUMN) >= F.timestamp_millis(F.lit(since_ms))))
         grouped = earlier.groupBy(partition.alias("partition"))
         return _rows(grouped.agg(F.min(offset).alias("first"), F.max(offset).alias("last")))
 

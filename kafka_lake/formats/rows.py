@@ -7,6 +7,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.formats import TRANSFORM_FAILED
 from kafka_lake.formats.table_compatibility import without_excepted
@@ -52,7 +53,7 @@ def rows_of(decoded: DataFrame, spec: TopicTable, topic_id: str | None = None) -
 
 def row_type(columns: T.StructType, spec: TopicTable) -> T.StructType:
     """Return what `rows_of` gives for a topic without a transform."""
-    metadata = T.StructField(spec.metadata_column, METADATA)
+    metadata = T.StructField(METADATA_COLUMN, METADATA)
     return T.StructType([*without_excepted(columns, spec), metadata, *change_columns(spec, columns)])
 
 
@@ -95,7 +96,7 @@ def transformed(decoded: DataFrame, spec: TopicTable, topic_id: str | None = Non
     out by `without_errors`.
     """
     good = decoded.filter(F.col("value").isNotNull() & F.col("error_class").isNull())
-    origin = _metadata(_topic_id(decoded, topic_id)).alias(spec.metadata_column)
+    origin = _metadata(_topic_id(decoded, topic_id)).alias(METADATA_COLUMN)
     return apply_transform(good.select(F.col("decoded.*"), origin), spec)
 
 
@@ -109,11 +110,11 @@ def apply_transform(rows: DataFrame, spec: TopicTable) -> DataFrame:
             f"Topic {spec.topic}: transform {spec.transform} returned {type(result).__name__}, not a DataFrame.",
             "Return the DataFrame of the new rows.",
         )
-    if spec.metadata_column not in result.columns:
+    if METADATA_COLUMN not in result.columns:
         raise ConfigurationError(
-            f"Topic {spec.topic}: transform {spec.transform} drops the column {spec.metadata_column}, "
+            f"Topic {spec.topic}: transform {spec.transform} drops the column {METADATA_COLUMN}, "
             "which proves that every row is there once.",
-            f"Keep {spec.metadata_column} in the result.",
+            f"Keep {METADATA_COLUMN} in the result.",
         )
     if TRANSFORM_ERROR in result.columns:
         _check_errors(rows, result, spec)
@@ -150,7 +151,7 @@ def without_errors(rows: DataFrame, spec: TopicTable) -> DataFrame:
 
 def transform_errors(rows: DataFrame, spec: TopicTable) -> DataFrame:
     """Return which records the transform refused and why: topic_id, partition, offset, error_message; once each."""
-    origin = rows[f"`{spec.metadata_column}`"]
+    origin = rows[f"`{METADATA_COLUMN}`"]
     places = [origin.getField(name).alias(name) for name in ("topic_id", "partition", "offset")]
     marked = rows.filter(F.col(TRANSFORM_ERROR).isNotNull()).select(*places, F.col(TRANSFORM_ERROR))
     return marked.groupBy("topic_id", "partition", "offset").agg(F.min(TRANSFORM_ERROR).alias("error_message"))

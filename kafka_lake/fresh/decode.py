@@ -145,8 +145,7 @@ class TopicDecoder:
             where = f"where: of table {'.'.join(self.spec.identifier)}"
             rows = pa.Table.from_batches([records])
             records = records.filter(holds(self._database, rows, self._condition, where))
-        work = Work("", {}, {}, topic=identity.topic, topic_id=identity.topic_id,
-                    metadata_column=self.spec.metadata_column)  # fmt: skip
+        work = Work("", {}, {}, topic=identity.topic, topic_id=identity.topic_id)
         rows, kept, failed, decoded = decode(records, work, self._task)
         if decoded.change is not None:
             rows = self._as_events(rows, decoded.change, decoded.places)

@@ -5,6 +5,7 @@ The query follows `kafka_lake.writers.history.versions.with_intervals` step by s
 
 from collections.abc import Sequence
 
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import FreshReadError
 from kafka_lake.formats.rows import DELETED, EVENT, VALID_FROM, VALID_TO
 from kafka_lake.fresh.conditions import in_duckdb
@@ -49,7 +50,7 @@ def _check_complete(changes: Changes, nullable: Sequence[str]) -> None:
 
 def _versions(changes: Changes, history: HistoryTable) -> str:
     keys, key = history.keys, ", ".join(changes.key_names)
-    meta, deleted = f"e.{quoted(keys.metadata)}", quoted(DELETED)
+    meta, deleted = f"e.{quoted(METADATA_COLUMN)}", quoted(DELETED)
     todays, partition, offset = map(in_duckdb, keys.kafka_order("e"))
     values = [in_duckdb(value) for value in keys.order_values("e")]
     has_no_order = f"{values[0]} IS NULL" if keys.has_order else "false"
@@ -62,7 +63,7 @@ def _versions(changes: Changes, history: HistoryTable) -> str:
     window = f"(PARTITION BY {key} ORDER BY __order)"
     tracked = ", ".join(f"v{number}: {quoted(column)}" for number, column in enumerate(history.tracked))
     order_number = {column: number for number, column in enumerate(keys.order_by)}
-    interval, kafka_time = history.interval_column, f"{quoted(keys.metadata)}.timestamp"
+    interval, kafka_time = history.interval_column, f"{quoted(METADATA_COLUMN)}.timestamp"
     times = f"coalesce({quoted(EVENT)}.\"at\", {kafka_time}, TIMESTAMPTZ '1970-01-01 00:00:00Z')"
     if interval is not None:
         time = f"__place.vals.o{order_number[interval]}"

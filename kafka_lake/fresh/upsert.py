@@ -15,6 +15,7 @@ from kafka_lake.catalog.positions import TableState, head_of
 from kafka_lake.cdc.task.change import DELETE, READ, UPSERT
 from kafka_lake.common.text import seconds_of
 from kafka_lake.engine.interop import from_arrow_schema
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import FreshReadError
 from kafka_lake.formats.rows import CHANGE, DELETED, EVENT, change_columns
 from kafka_lake.fresh.conditions import in_duckdb
@@ -66,7 +67,7 @@ class Changes:
     @property
     def values(self) -> list[str]:
         """The columns of the source's row."""
-        return [column for column in self.columns.names if column not in {*self.own, self.spec.metadata_column}]
+        return [column for column in self.columns.names if column not in {*self.own, METADATA_COLUMN}]
 
     @cached_property
     def nullable(self) -> list[str]:
@@ -97,7 +98,7 @@ class Changes:
         if "old_key" in names:
             # An update of the key also deletes the row of the old key, with the same offset and order.
             delete = {quoted(key): f"{event}.old_key.{quoted(key)}" for key in keys.columns}
-            delete |= {quoted(c): f"e.{quoted(c)}" for c in (*keys.order_by, keys.metadata) if c not in keys.columns}
+            delete |= {quoted(c): f"e.{quoted(c)}" for c in (*keys.order_by, METADATA_COLUMN) if c not in keys.columns}
             delete |= {quoted(c): sql for c, sql in self._own_columns(f"'{DELETE}'").items()}
             delete |= {OPERATION: f"'{DELETE}'", UNCHANGED: self._all_values if spec.deletes == "soft" else _NO_NAMES}
             listed = ", ".join(f"{sql} AS {column}" for column, sql in delete.items())
@@ -124,7 +125,7 @@ class Changes:
     @property
     def _all_values(self) -> str:
         """All columns but the key's: a soft delete leaves them unchanged. The metadata column marks partial rows."""
-        return f"[{', '.join(map(literal, [*self.values, str(self.spec.metadata_column)]))}]"
+        return f"[{', '.join(map(literal, [*self.values, METADATA_COLUMN]))}]"
 
     def type_of(self, column: str) -> str:
         """Return the type of a column in DuckDB's SQL."""
@@ -210,7 +211,7 @@ def _place(changes: Changes, has_deletes: bool) -> None:
         f"SEMI JOIN __touched ON {changes.same_key('b')}"
     )
     if has_deletes:
-        place = f"d.{quoted(keys.metadata)}"
+        place = f"d.{quoted(METADATA_COLUMN)}"
         listed = ", ".join([*(f"d.{quoted(c)}" for c in names), place])
         every.append(
             f"SELECT {listed}, '{DELETE}' AS {OPERATION}, {_NO_NAMES} AS {UNCHANGED}, {_REMEMBERED} AS __kind "
@@ -240,7 +241,7 @@ def _place(changes: Changes, has_deletes: bool) -> None:
         CREATE TEMP TABLE __placed AS
         WITH every AS ({" UNION ALL BY NAME ".join(every)}),
         ordered AS (
-            SELECT e.*, {changes.key_of("e")}, {todays} AS __todays, e.{quoted(keys.metadata)}.topic_id AS __topic,
+            SELECT e.*, {changes.key_of("e")}, {todays} AS __todays, e.{quoted(METADATA_COLUMN)}.topic_id AS __topic,
                 {partition} AS __part, {offset} AS __off, {has_no_order} AS __no_order, {own} AS __own
             FROM every AS e WHERE {within}
         ),
@@ -329,7 +330,7 @@ def _newest(changes: Changes) -> str:
         columns[column] = f"(arg_max({{v: {quoted(column)}}}, __o) FILTER (WHERE {has}) OVER (PARTITION BY {key})).v"
     deleted_at = f"max(CASE WHEN {OPERATION} = '{DELETE}' THEN __o END) OVER (PARTITION BY {key})"
     since = f" QUALIFY coalesce(__o >= {deleted_at}, true)" if nullable and not is_soft else ""
-    has_row = f"bool_or(NOT list_contains({UNCHANGED}, {literal(keys.metadata)})) OVER (PARTITION BY {key})"
+    has_row = f"bool_or(NOT list_contains({UNCHANGED}, {literal(METADATA_COLUMN)})) OVER (PARTITION BY {key})"
     listed = ", ".join(f"{sql} AS {quoted(column)}" for column, sql in columns.items())
     is_row = f"__operation IN ('{UPSERT}', '{READ}')"
     if is_soft:

@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 
 from kafka_lake.catalog.positions import ancestors, has_origin, head_of, read_state, row_count, summary_of
 from kafka_lake.common.offsets import Position, Watermarks
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import AdoptionRefusedError, ConfigurationError, TableError
 from kafka_lake.ingest.plan.append import offsets_of
 from kafka_lake.kafka.cluster import KafkaCluster
@@ -316,7 +317,7 @@ def plan_adoption(spec: TopicTable, connections: Connections, source: Source) ->
         position=position_of(found, now),
         partitions=found,
         notes=(
-            f"Column {spec.metadata_column} is added, and null in the rows that are there: replay and reset can't read "
+            f"Column {METADATA_COLUMN} is added, and null in the rows that are there: replay and reset can't read "
             "their records again.",
         ),
     )
@@ -336,7 +337,7 @@ def _refuse_updated(table: Table) -> None:
 
 def _refuse_occupied_column(spec: TopicTable, table: Table) -> None:
     """Refuse a table whose metadata column is another writer's, or has values of an earlier run."""
-    column, name = spec.metadata_column, ".".join(spec.identifier)
+    column, name = METADATA_COLUMN, ".".join(spec.identifier)
     here = next((f for f in table.schema().fields if f.name.lower() == column), None)
     if here is None:
         return

@@ -352,6 +352,6 @@ def _partitions(context: Context, staged: Staged) -> list[PartitionRows] | None:
         if all(found.distinct == found.rows for found in reported):
             return reported
     rows = added_rows(context, spec.identifier, primary)
-    found = context.connections.frames.partitions(rows, spec.metadata_column)
+    found = context.connections.frames.partitions(rows)
     names = ("partition", "rows", "first", "last", "distinct")
     return [PartitionRows(**{name: row[name] for name in names}) for row in found]

@@ -12,6 +12,7 @@ from kafka_lake.catalog.positions import TableState
 from kafka_lake.catalog.tables import schema_of
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.engine.frames import cached
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.error_classification import may_be_a_record_time
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.formats.decoder import Decoder, batch_metrics, decoded
@@ -128,7 +129,7 @@ def _counted(decoder: Decoder, sample: DataFrame, plan: SchemaPlan, max_columns:
 def _changes(spec: TopicTable, state: TableState | None, rows: T.StructType, plan: SchemaPlan) -> list[Change]:
     schema = schema_of(arrow_columns(rows, plan.target.columns, write=spec.write))
     if state is None:
-        return [Change(f.name, "added", "", str(f.field_type)) for f in schema.fields if f.name != spec.metadata_column]
+        return [Change(f.name, "added", "", str(f.field_type)) for f in schema.fields if f.name != METADATA_COLUMN]
     renamed = {c.after for c in plan.renamed}
     return [c for c in needed_changes(state.table.schema(), schema) if c.column.rpartition(".")[2] not in renamed]
 

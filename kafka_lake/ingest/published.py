@@ -34,6 +34,7 @@ from kafka_lake.catalog.positions import (
     summary_of,
 )
 from kafka_lake.common.offsets import Position, lag, place
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import TableError
 from kafka_lake.formats.rows import DELETED, change_columns
 from kafka_lake.ingest.audit import data_loss, schema_evolution
@@ -123,14 +124,14 @@ def _offset_continuity(spec: TopicTable, table: Table, cluster: KafkaCluster) ->
         facts |= {f"{topic}/{p}": f"at {o}, lag {lags.get(p, 0)}" for p, o in sorted(position.offsets.items())}
     # A record that changes a row's key has two rows in a history; one of them is a delete.
     rows = NotEqualTo(term=Reference(DELETED), value=literal(True)) if spec.has_versions else AlwaysTrue()
-    problems += _duplicates(spec.metadata_column, table, list(positions.values()), rows)
+    problems += _duplicates(table, list(positions.values()), rows)
     return Finding("offset_continuity", tuple(problems), facts)
 
 
-def _duplicates(column: str, table: Table, positions: Sequence[Position], rows: BooleanExpression) -> list[str]:
+def _duplicates(table: Table, positions: Sequence[Position], rows: BooleanExpression) -> list[str]:
     """Return the offsets with two rows, and those beyond the position."""
     problems = []
-    for (topic_id, partition), found in _keys(column, table, rows).items():
+    for (topic_id, partition), found in _keys(table, rows).items():
         # Brokers without topic ids have one topic a table.
         own = next((position for position in positions if topic_id in (None, position.identity.topic_id)), None)
         where = place(own.identity.topic if own else f"with id {topic_id}", partition)
@@ -156,13 +157,13 @@ class _Keys:
         return _Keys(self.twice + later.twice, first, max(self.last, later.last))
 
 
-def _keys(column: str, table: Table, rows: BooleanExpression) -> dict[tuple[str | None, int], _Keys]:
+def _keys(table: Table, rows: BooleanExpression) -> dict[tuple[str | None, int], _Keys]:
     """Scan the topic ids, partitions and offsets of all rows, a window of offsets at a time.
 
     A recreated topic uses the same offsets again, so a record's key is all three.
     """
-    fields = tuple(f"{column}.{name}" for name in ("topic_id", "partition", "offset"))
-    offset = f"{column}.offset"
+    fields = tuple(f"{METADATA_COLUMN}.{name}" for name in ("topic_id", "partition", "offset"))
+    offset = f"{METADATA_COLUMN}.offset"
     found: dict[tuple[str | None, int], _Keys] = {}
     for start, end in windows(table, offset):
         # Rows of other writers have no offset.
@@ -235,6 +236,6 @@ def examine_rules(spec: TopicTable, connections: Connections, rules: Sequence[Ru
         # A row of the table that breaks a rule is a problem, whatever on_failure is.
         strict = tuple(rule if rule.on_failure == "warn" else replace(rule, on_failure="fail") for rule in alone)
         tables = referenced_tables(connections, strict, f"Topic {spec.topic}")
-        asked = Validation(topic=spec.topic, rules=strict, rows=rows, column=spec.metadata_column, tables=tables)
+        asked = Validation(topic=spec.topic, rules=strict, rows=rows, column=METADATA_COLUMN, tables=tables)
         found += [rule_finding(result) for result in evaluate(asked).results]
     return found

@@ -22,6 +22,7 @@ from kafka_lake.catalog.positions import (
 from kafka_lake.catalog.tables import totals_of
 from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.dead_letters.pending import pending_reconciliation
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.adopt import filled_by
 from kafka_lake.ingest.plan.append import start_offsets
@@ -48,7 +49,7 @@ def recovered_position(context: Context, state: TableState, now: Watermarks) -> 
     is_foreign = not _may_have_own_commits(state.table)
     where = f"Table {'.'.join(spec.identifier)} has rows, but no snapshot in the history of main carries a position"
     remedy = f"Set the position with `kafka-lake reset {spec.full_topic} --to …`, or choose another table."
-    has_origins = any(f.name == spec.metadata_column and has_origin(f.field_type) for f in state.table.schema().fields)
+    has_origins = any(f.name == METADATA_COLUMN and has_origin(f.field_type) for f in state.table.schema().fields)
     if is_foreign and not has_origins:
         return None
     if not has_origins or state.head is None:
@@ -57,7 +58,7 @@ def recovered_position(context: Context, state: TableState, now: Watermarks) -> 
             f"Nothing was read, because rows could be duplicated. {remedy}",
         )
     rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), state.head)
-    found = connections.frames.furthest(rows, spec.metadata_column)
+    found = connections.frames.furthest(rows)
     if state.others and all(r["topic"] != spec.topic for r in found):
         return None
     reached = {r["partition"]: r["last"] + 1 for r in found if _same_topic(r["topic"], r["topic_id"], now)}

@@ -10,6 +10,7 @@ from pyiceberg.table import Table
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.common.text import counted
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.maintenance.policy import Needs, TableHealth, applies_to, limits_of, needs_of, table_health
 from kafka_lake.maintenance.procedures import Compacted, compact, expire
 from kafka_lake.maintenance.row_retention import OldRows, cutoff_ms, expire_rows, expiry_reason
@@ -123,7 +124,7 @@ def _time_path(spec: HasTables, identifier: Identifier) -> tuple[str, ...]:
         return ()
     if identifier == spec.dead_letter_table:
         return ("timestamp",)
-    return (spec.metadata_column, "timestamp") if identifier == spec.identifier else ()
+    return (METADATA_COLUMN, "timestamp") if identifier == spec.identifier else ()
 
 
 def maintain(

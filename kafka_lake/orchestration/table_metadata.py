@@ -18,6 +18,7 @@ from kafka_lake.catalog.positions import ancestors, has_origin, head_of, live_ro
 from kafka_lake.catalog.tables import sources_of
 from kafka_lake.common.text import code, plain, printable, readable
 from kafka_lake.common.text import table as markdown_table
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.formats.redaction import quoted
 from kafka_lake.formats.task.error_classes import SAMPLE_CHARACTERS
 from kafka_lake.ingest.report import Figures, PartitionReport, RunReport
@@ -225,7 +226,7 @@ def schema_changes(table: Table) -> list[dg.TableRecord]:
 def column_lineage(spec: TopicTable, table: Table) -> dg.TableColumnLineage:
     """Return which field of the topic's records feeds which column of its table."""
     sources, topics = sources_of(table), [topic_key(topic_spec) for topic_spec in spec.each_topic]
-    fields = [f.name for f in table.schema().fields if f.name != spec.metadata_column]
+    fields = [f.name for f in table.schema().fields if f.name != METADATA_COLUMN]
     return dg.TableColumnLineage(
         {
             name: [dg.TableColumnDep(asset_key=topic, column_name=sources.get(name, name)) for topic in topics]

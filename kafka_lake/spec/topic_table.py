@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass, rebuild_dataclass
@@ -126,7 +126,6 @@ class TopicTable:
     partition_by: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
     table_properties: Mapping[str, str] = Field(default_factory=dict)
-    metadata_column: ClassVar[str] = "_kafka"
     start: str = "earliest"
     max_records_per_commit: int = Field(default=5_000_000, ge=1)
     max_bytes_per_commit: Annotated[int, Field(ge=1)] | None = 2_000_000_000

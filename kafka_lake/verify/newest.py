@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame
 
 from kafka_lake.catalog.positions import TableState
 from kafka_lake.cdc.task.change import DELETE, NOTHING, TRUNCATE
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.formats.rows import DELETED, VALID_FROM, VALID_TO
 from kafka_lake.formats.table_compatibility import key_columns
 from kafka_lake.runtime.context import Connections
@@ -27,7 +28,7 @@ class NewestChanges:
     def key(self) -> str:
         """Return the key of the table's rows in DuckDB's SQL."""
         columns = [quoted(item) for item in key_columns(self._spec, self._state.table)]
-        columns = columns or [f"{quoted(self._spec.metadata_column)}.key"]
+        columns = columns or [f"{quoted(METADATA_COLUMN)}.key"]
         return f"struct_pack({', '.join(f'k{number} := {column}' for number, column in enumerate(columns))})"
 
     def add(self, records: DataFrame, window: Window, given_up: np.ndarray) -> np.ndarray:
@@ -110,7 +111,7 @@ def add_places(database: Database, report: Report, kind: str, topic: str, *, que
 def overlapping_versions(database: Database, rows: str, spec: TopicTable, state: TableState, *, report: Report) -> None:
     """Report versions of a history that end after the next version of their key begins."""
     columns = key_columns(spec, state.table)
-    kafka, start, end = quoted(spec.metadata_column), quoted(VALID_FROM), quoted(VALID_TO)
+    kafka, start, end = quoted(METADATA_COLUMN), quoted(VALID_FROM), quoted(VALID_TO)
     key = ", ".join(map(quoted, columns)) or f"{kafka}.key"
     versions = f"SELECT * FROM ({rows}) WHERE NOT {quoted(DELETED)} AND ({end} IS NULL OR {start} < {end})"
     following = f"lead({start}) OVER (PARTITION BY {key} ORDER BY {start}, {end} NULLS LAST)"

@@ -21,6 +21,7 @@ from kafka_lake.common.files import ensure_home
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.dead_letters.pending import pending_reconciliation
 from kafka_lake.engine.frames import cached
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.formats.rows import DELETED, change_columns
 from kafka_lake.formats.task.decoded import Decoded
@@ -128,7 +129,7 @@ class _OfTopic:
         is_first: bool,
     ) -> None:
         self._topic, self._spec, self._connections, self._since = topic, spec, connections, since
-        self._report, self._progress, self._state, self._column = report, progress, state, spec.metadata_column
+        self._report, self._progress, self._state = report, progress, state
         if state.position is None:
             raise TableError(f"Table {report.table} has no position in topic {spec.topic}.", "Run the topic once.")
         self._position: Position = state.position
@@ -229,7 +230,7 @@ class _OfTopic:
         ``code`` is 0 for rows of this topic, 1 for other topics of the table, 2 for other rows; ``mark`` says whether
         the row only marks a deleted key.
         """
-        kafka, identity, row = quoted(self._column), self._identity, "kafka_lake_row"
+        kafka, identity, row = quoted(METADATA_COLUMN), self._identity, "kafka_lake_row"
         topics = ", ".join(literal(topic.topic) for topic in self._spec.each_topic)
         # Earlier topics of the same name, and the table's other topics, have rows of their own.
         code = (

@@ -20,6 +20,7 @@ from pyiceberg import types as I
 
 from kafka_lake.catalog.positions import TableState
 from kafka_lake.catalog.tables import sources_of
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.formats.base import Part
 from kafka_lake.formats.registered import FromFile, Registered
 from kafka_lake.formats.rows import change_columns
@@ -43,7 +44,7 @@ class Comparison:
         self, spec: TopicTable, state: TableState, connections: Connections, share: float, *, report: Report
     ) -> None:
         self._spec, self._share, self._report = spec, share, report
-        own = {spec.metadata_column, spec.key_column, *(field.name for field in change_columns(spec))}
+        own = {METADATA_COLUMN, spec.key_column, *(field.name for field in change_columns(spec))}
         columns = [field for field in state.table.schema().fields if field.name not in own]
         self._fields = fields_of(columns, sources_of(state.table), spec.renames)
         self._seed = state.head or 0
@@ -84,7 +85,7 @@ class Comparison:
             return
         chosen = np.zeros(len(window), dtype=bool)
         chosen[list(self._records)] = True
-        kafka, offset = quoted(self._spec.metadata_column), quoted("offset")
+        kafka, offset = quoted(METADATA_COLUMN), quoted("offset")
         same = f"r.{kafka}.partition = s.p AND r.{kafka}.{offset} = s.o"
         near = f"SELECT r.* FROM ({rows}) AS r SEMI JOIN sampled AS s ON {same}"
         row = f"SELECT p, o, content FROM ({live(near)}) WHERE code = 0 AND NOT mark"
@@ -103,7 +104,7 @@ class Comparison:
             database.unregister("sampled")
 
     def _row(self, record: Message, row: Mapping[str, Any]) -> None:
-        origin = row[self._spec.metadata_column]
+        origin = row[METADATA_COLUMN]
         different = self._compare_origin(record, origin)
         stamp = origin["timestamp"]
         if stamp is not None and _micros(stamp) != record.timestamp()[1] * 1000:

@@ -194,7 +194,6 @@ def work_of(
         "decoding": decoder.for_tasks(target, spec.max_record_bytes),
         "topic": spec.topic,
         "topic_id": plan.after.identity.topic_id,
-        "metadata_column": spec.metadata_column,
         "tests": rules.tests,
     }
 

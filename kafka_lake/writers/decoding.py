@@ -11,6 +11,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.catalog.lake_catalog import check_commit_requirements, quoted
 from kafka_lake.catalog.positions import TableState
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.formats.columns import Target, spark_columns
 from kafka_lake.formats.decoder import Decoder, Unreadable, batch_metrics, decoded
 from kafka_lake.formats.rows import (
@@ -129,7 +130,7 @@ class SparkDecoding:
         keys = Keys.of(spec, decoder.key_in(target), topic_id)
         events = change_events(decoded(records, decoder, target, spec.max_record_bytes), spec, topic_id)
         events = shaped(events, T.StructType([*columns, *INTERNAL_COLUMNS])).alias("e")
-        metadata = F.col(f"e.{quoted(keys.metadata)}")
+        metadata = F.col(f"e.{quoted(METADATA_COLUMN)}")
         key = [F.expr(value).alias(f"k{number}") for number, value in enumerate(keys.key("e"))]
         # In structs of DuckDB, null is the greatest value; in Spark, it is the least.
         values = [part for value in map(F.expr, keys.source_order("e")) for part in (value.isNotNull(), value)]

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.positions import KEEPS
 from kafka_lake.engine.frames import OFFSET
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.record_keys import at_version
@@ -16,7 +17,7 @@ from kafka_lake.writers.staged import StagedTable, Vanished
 
 def delete_replaced(context: Context, branch: StagingBranch, plan: Plan) -> int | None:
     """Delete from a branch the rows that the plan replaces."""
-    column, topic_id = context.spec.metadata_column, plan.after.identity.topic_id.replace("'", "")
+    column, topic_id = METADATA_COLUMN, plan.after.identity.topic_id.replace("'", "")
     offsets = " OR ".join(
         f"(`{column}`.partition = {r.partition} AND `{column}`.offset >= {r.start} AND `{column}`.offset < {r.end})"
         for r in plan.deletes
@@ -30,7 +31,7 @@ def keep_missing_rows(
 ) -> tuple[StagedTable, tuple[Vanished, ...]]:
     """Find the rows that a replay deletes and doesn't replace; put them back if the plan says so."""
     connections = context.connections
-    frames, column, topic_id = connections.frames, context.spec.metadata_column, plan.after.identity.topic_id
+    frames, column, topic_id = connections.frames, METADATA_COLUMN, plan.after.identity.topic_id
 
     def rows_at(snapshot: int) -> DataFrame:
         rows = at_version(connections.spark(), connections.catalog.spark_name(context.spec.identifier), snapshot)
@@ -45,6 +46,6 @@ def keep_missing_rows(
         return primary, ()
     if not plan.keep_missing:
         return primary, tuple(sorted((Vanished(*row) for row in counted), key=lambda vanished: vanished.partition))
-    rows = frames.rows_of(before, missing, column).coalesce(1).writeTo(primary.branch.write_name)
+    rows = frames.rows_of(before, missing).coalesce(1).writeTo(primary.branch.write_name)
     rows.option(f"snapshot-property.{KEEPS}", str(primary.appended)).append()
     return replace(primary, snapshot=primary.branch.written(primary.appended).snapshot_id), ()

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 
 from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.cdc.task.change import READ, UPSERT
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.quality.result import RuleResult, count_result
 from kafka_lake.quality.validation import ReferencedTable, Validation, ValidationResult, referenced_tables
 from kafka_lake.runtime.context import Context
@@ -59,7 +60,7 @@ def check_events(context: Context, plan: Plan, events: DataFrame, *, declared: b
         topic=context.spec.topic,
         rules=rules,
         rows=with_row.select(*columns, UNCHANGED),
-        column=context.spec.metadata_column,
+        column=METADATA_COLUMN,
         declared=declared,
         unchanged=UNCHANGED,
         tables=_referenced_tables(context, rules),
@@ -82,12 +83,12 @@ def _validation(
             # An earlier commit has published the row that a duplicate repeats.
             existing = rows
         if any(rule.entry.within is not None for rule in rules):
-            earlier = _without_replayed(rows, plan, spec.metadata_column)
+            earlier = _without_replayed(rows, plan)
     return Validation(
         topic=spec.topic,
         rules=rules,
         rows=added_rows(context, spec.identifier, staged),
-        column=spec.metadata_column,
+        column=METADATA_COLUMN,
         declared=declared or spec.transform is not None,
         existing=existing,
         earlier=earlier,
@@ -101,11 +102,11 @@ def _referenced_tables(context: Context, rules: tuple[Rule, ...]) -> Mapping[str
     return referenced_tables(context.connections, rules, f"Topic {context.spec.topic}")
 
 
-def _without_replayed(rows: DataFrame, plan: Plan, column: str) -> DataFrame:
+def _without_replayed(rows: DataFrame, plan: Plan) -> DataFrame:
     """Return the rows of a table without those whose records are replayed."""
     if not plan.replaces:
         return rows
-    place, topic_id = F.col(quoted(column)), plan.after.identity.topic_id or None
+    place, topic_id = F.col(quoted(METADATA_COLUMN)), plan.after.identity.topic_id or None
     same_topic = place["topic_id"].eqNullSafe(F.lit(topic_id))
     for replayed in plan.ranges:
         is_within = place["offset"].between(replayed.start, replayed.end - 1)

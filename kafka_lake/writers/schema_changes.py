@@ -15,6 +15,7 @@ from kafka_lake.catalog.layout import LAYOUT, evolve_layout
 from kafka_lake.catalog.positions import TableState
 from kafka_lake.catalog.tables import apply_changes, ensure_table, partition_names, schema_of, sources_of
 from kafka_lake.engine.interop import to_arrow_schema
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import AuditFailedError, TableError
 from kafka_lake.formats.columns import Target, documented, iceberg_columns, nullable_all, spark_columns
 from kafka_lake.formats.decoder import Decoder, decoded
@@ -68,7 +69,7 @@ def _plan(spec: TopicTable, decoder: Decoder, state: TableState | None) -> Schem
         changes = evolve(current, sources, (), spec.policy).changes
         return SchemaPlan(rows.fixed, tuple(change for change in changes if change.kind == "renamed"))
     is_adopted = table is not None and LAYOUT not in table.properties
-    own = [spec.metadata_column, *(field.name for field in change_columns(spec))]
+    own = [METADATA_COLUMN, *(field.name for field in change_columns(spec))]
     reserved = [*(partition_names(table) if table else ()), *filter(None, own)]
     if spec.key_format:
         reserved.append(spec.key_column)
@@ -105,7 +106,7 @@ def _plan(spec: TopicTable, decoder: Decoder, state: TableState | None) -> Schem
 
 def may_bring_columns(spec: TopicTable, state: TableState) -> TopicTable:
     """Return settings that allow new columns if the table was created before there were records."""
-    own = {spec.metadata_column, *(field.name for field in change_columns(spec))}
+    own = {METADATA_COLUMN, *(field.name for field in change_columns(spec))}
     if spec.key_format is not None:
         own.add(spec.key_column)
     has_columns = any(field.name not in own for field in state.table.schema().fields)
@@ -161,7 +162,7 @@ def refuse_too_many(spec: TopicTable, before: Schema | None, after: Schema) -> N
         return
 
     def columns(schema: Schema) -> dict[str, None]:
-        fields = [field for field in schema.fields if field.name != spec.metadata_column]
+        fields = [field for field in schema.fields if field.name != METADATA_COLUMN]
         return dict.fromkeys(leaf_paths(StructType(*fields)))
 
     have = columns(before) if before is not None else {}

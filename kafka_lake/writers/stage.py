@@ -24,6 +24,7 @@ from kafka_lake.catalog.positions import (
 from kafka_lake.common.offsets import losses_to_json
 from kafka_lake.common.records import without_time
 from kafka_lake.dead_letters.pending import UNRECONCILED
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import AuditFailedError, TableError
 from kafka_lake.formats import UNMATCHED
 from kafka_lake.formats.decoder import Decoder, Unreadable, batch_metrics, decoded
@@ -453,6 +454,6 @@ def _unkept(context: Context, decoder: Decoder, untimed: int) -> dict[str, str]:
     spec = context.spec
     unkept = {path: why for path, why in decoder.not_stored().items() if path.split(".")[0] not in spec.except_columns}
     if untimed:
-        path = f"{spec.metadata_column}.timestamp"
+        path = f"{METADATA_COLUMN}.timestamp"
         unkept[path] = without_time(untimed)
     return unkept

@@ -12,7 +12,7 @@ from kafka_lake.writers.upsert.keys import OPERATION, UNCHANGED, Keys
 
 pytestmark = pytest.mark.integration
 
-KEYS = Keys("_kafka", ("id",), ("at",), has_envelope=False, topic_id="today")
+KEYS = Keys(("id",), ("at",), has_envelope=False, topic_id="today")
 COLUMNS = (
     f"id int, at int, a string, b string, _kafka struct<topic_id: string, partition: int, offset: bigint>, "
     f"{OPERATION} string, {UNCHANGED} array<string>"

@@ -39,7 +39,7 @@ BATCHES = 3
 
 
 def shape_of(track: tuple[str, ...] = ()) -> HistoryTable:
-    keys = Keys("_kafka", columns=("id",), order_by=("at",), has_envelope=False, topic_id="today")
+    keys = Keys(columns=("id",), order_by=("at",), has_envelope=False, topic_id="today")
     return HistoryTable(keys, TABLE, track, nullable=("a", "b", "m"), ids=IDS)
 
 
@@ -111,7 +111,7 @@ def test_maps_are_compared_by_their_entries_to_the_microsecond(spark_resource: S
         f"SELECT 1 AS id, CAST(null AS {kind}) AS m, "
         f"struct(CAST(null AS {kind}) AS m, 0.0D AS d, array(CAST(null AS {kind})) AS l) AS s"
     ).schema
-    keys = Keys("_kafka", columns=("id",), order_by=(), has_envelope=False, topic_id="today")
+    keys = Keys(columns=("id",), order_by=(), has_envelope=False, topic_id="today")
     shape = HistoryTable(keys, table)
     entries = "'a', TIMESTAMP '2026-01-01 00:00:00.000001'", "'b', TIMESTAMP '2026-01-02 00:00:00'"
     others = {

@@ -6,6 +6,7 @@ from kafka_lake.catalog.positions import ADOPTED_AT, TableState
 from kafka_lake.catalog.tables import apply_changes, schema_of
 from kafka_lake.common.offsets import Position
 from kafka_lake.engine.interop import to_arrow_schema
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import AdoptionRefusedError, TableError
 from kafka_lake.formats.rows import METADATA
 from kafka_lake.ingest.adopt import Adoption, Source, plan_adoption
@@ -70,5 +71,5 @@ def prepare_table(spec: TopicTable, connections: Connections, position: Position
     with table.transaction() as transaction:
         transaction.set_properties({ADOPTED_AT: position.to_json()})
     # Regardless of the evolution policy: new rows must be identified.
-    target = schema_of(to_arrow_schema(T.StructType([T.StructField(spec.metadata_column, METADATA)])))
+    target = schema_of(to_arrow_schema(T.StructType([T.StructField(METADATA_COLUMN, METADATA)])))
     apply_changes(table, target, needed_changes(table.schema(), target))

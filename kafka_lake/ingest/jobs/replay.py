@@ -5,6 +5,7 @@ from collections.abc import Collection
 from kafka_lake.catalog.positions import TableState, adopted_position, row_count
 from kafka_lake.common.offsets import OffsetRange, Watermarks
 from kafka_lake.common.text import start_timestamp_ms
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import ConfigurationError, DataLossError, TableError
 from kafka_lake.ingest.jobs.append import Job
 from kafka_lake.ingest.plan.append import is_time, offsets_of
@@ -89,8 +90,7 @@ def _refuse_older_rows(context: Context, replay_range: ReplayRange, now: Waterma
         return
     since = start_timestamp_ms(replay_range.start, "--from")
     rows = at_version(connections.spark(), connections.catalog.spark_name(spec.identifier), state.head)
-    column = spec.metadata_column
-    found = connections.frames.before(connections.frames.of_topic(rows, spec.topic, column), cut, since, column)
+    found = connections.frames.before(connections.frames.of_topic(rows, spec.topic, METADATA_COLUMN), cut, since)
     if found:
         listed = "; ".join(f"partition {r['partition']} offsets {r['first']} to {r['last']}" for r in sorted(found))
         raise DataLossError(
@@ -119,7 +119,7 @@ class Reset(Job):
             )
         targets = offsets_of(self._to, spec.topic, self.context.connections.cluster, topic.now)
         chosen = {p: o for p, o in targets.items() if self._partitions is None or p in self._partitions}
-        has_rows = row_count(state.table) and spec.metadata_column in state.table.schema().column_names
+        has_rows = row_count(state.table) and METADATA_COLUMN in state.table.schema().column_names
         todo = resetting(state.position, topic.validated(state.position), chosen, rows_name_records=bool(has_rows))
         refuse_adopted(adopted_position(state.table), topic.now, todo.after.offsets)
         is_there = state.position == todo.after and not recorded_in(state.table, topic.now.identity)

@@ -14,6 +14,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.cdc.task.change import DELETE
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.formats.columns import nullable_all
 from kafka_lake.formats.rows import CHANGE, DELETED, EVENT, EVENT_TYPE, VALID_FROM, VALID_TO
 from kafka_lake.quality.validation import ValidationResult
@@ -71,7 +72,7 @@ class HistoryTable:
     @property
     def values(self) -> tuple[str, ...]:
         """The columns of the source's row."""
-        others = (self.keys.metadata, CHANGE, DELETED, VALID_FROM, VALID_TO, EVENT)
+        others = (METADATA_COLUMN, CHANGE, DELETED, VALID_FROM, VALID_TO, EVENT)
         return tuple(column.name for column in self.table if column.name not in others)
 
     @property
@@ -92,7 +93,7 @@ class HistoryTable:
 
     def same_event(self, one: str, other: str) -> str:
         """Return the condition that two rows have the same key and Kafka offset."""
-        metadata = quoted(self.keys.metadata)
+        metadata = quoted(METADATA_COLUMN)
         place = [f"{one}.{metadata}.`{name}` = {other}.{metadata}.`{name}`" for name in ("partition", "offset")]
         topic = f"{one}.{metadata}.`topic_id` <=> {other}.{metadata}.`topic_id`"
         return " AND ".join([self.keys.same_key(one, other), *place, topic])
@@ -157,7 +158,7 @@ def union_events(stored: DataFrame, batch: DataFrame, history: HistoryTable) -> 
     both = stored.select(row.alias(_STORED_ROW), none.alias(_BATCH_ROW)).unionByName(
         batch.select(none.alias(_STORED_ROW), row.alias(_BATCH_ROW))
     )
-    metadata = F.col(_ROW)[history.keys.metadata]
+    metadata = F.col(_ROW)[METADATA_COLUMN]
     key = {name: F.expr(part) for name, part in zip(history.key_names, history.keys.key(_ROW), strict=True)}
     place = {f"{INTERNAL}place_{name}": metadata[name] for name in _PLACE}
     placed = both.withColumn(_ROW, F.coalesce(_STORED_ROW, _BATCH_ROW)).withColumns({**key, **place})
@@ -213,9 +214,9 @@ def _with_event_order(events: DataFrame, history: HistoryTable) -> DataFrame:
 
     A delete without an order is newer than the events before it in its Kafka partition, and older than all others.
     """
-    keys, metadata = history.keys, quoted(history.keys.metadata)
+    keys, metadata = history.keys, quoted(METADATA_COLUMN)
     envelope = [CHANGE] if keys.has_envelope else []
-    names = list(dict.fromkeys([*keys.columns, *keys.order_by, *envelope, keys.metadata]))
+    names = list(dict.fromkeys([*keys.columns, *keys.order_by, *envelope, METADATA_COLUMN]))
     placed = events.withColumn(_DECLARED, F.struct(*[F.col(quoted(name)) for name in names]))
     placed = placed.withColumns({_PLACED: F.col(_DECLARED), IS_UNPLACED: F.lit(False)})
     if keys.has_order:
@@ -259,7 +260,7 @@ def _time(history: HistoryTable) -> Column:
 
 def _event_times(history: HistoryTable) -> list[Column]:
     """Return times of an event, the best first: in the source, in Kafka, and the epoch."""
-    return [F.col(EVENT)["at"], F.col(f"{quoted(history.keys.metadata)}.timestamp"), F.expr(_EPOCH)]
+    return [F.col(EVENT)["at"], F.col(f"{quoted(METADATA_COLUMN)}.timestamp"), F.expr(_EPOCH)]
 
 
 def _time_of_tombstones(history: HistoryTable, following: Column) -> Column:

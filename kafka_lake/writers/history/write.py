@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.catalog.positions import row_count
 from kafka_lake.engine.frames import cached
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import TableError
 from kafka_lake.formats.rows import DELETED, VALID_FROM
 from kafka_lake.writers.frames import append, shaped
@@ -44,7 +45,7 @@ def write_history(batch: ChangeBatch) -> tuple[StagedTable, None, HistoryResult]
         batch = batch.without_refused(validation)
         events = row_events(batch, all_events)
         if validation.refused is not None:
-            events = validation.refused.left(events, batch.keys.metadata)
+            events = validation.refused.left(events, METADATA_COLUMN)
         primary, result = _stage(batch, events, statistics, held)
         refused = len(result.missing_values) + (len(validation.refused) if validation.refused else 0)
         counts = statistics.counts
@@ -137,7 +138,7 @@ def _missing_values(batch: ChangeBatch, versions: DataFrame, history: HistoryTab
     """Return the events of the batch that leave a value unchanged which no event before them has."""
     if history.is_partial or not history.nullable:
         return ()
-    place = F.col(quoted(history.keys.metadata))
+    place = F.col(quoted(METADATA_COLUMN))
     lacking = versions.filter(F.col(IN_BATCH) & (F.size(UNKNOWN) > 0))
     columns = [*[place[name].alias(name) for name in ("partition", "offset")], F.array_join(UNKNOWN, ", ")]
     return collect_missing_values(batch.context.spec, lacking.select(*columns))
@@ -152,6 +153,6 @@ def _check_order(batch: ChangeBatch, versions: DataFrame, history: HistoryTable,
     is_unordered = F.col(IN_BATCH) & (F.col(IS_UNPLACED) if keys.has_order else F.lit(True))
     is_change = ~F.col(DELETED) | F.lit(not keys.has_order)
     by_key = versions.alias("e").filter(is_todays).groupBy(*map(F.expr, keys.key("e")))
-    found = by_key.agg(conflict(F.col(f"e.{quoted(keys.metadata)}"), is_unordered, is_change).alias("found"))
+    found = by_key.agg(conflict(F.col(f"e.{quoted(METADATA_COLUMN)}"), is_unordered, is_change).alias("found"))
     if (place := found.agg(F.min("found")).collect()[0][0]) is not None:
         raise tombstone_error(spec, *place) if keys.has_order else partitions_error(spec, *place)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.engine.task.packing import Batches
 from kafka_lake.formats.task.batches import ERROR_CLASS, ERROR_MESSAGE, dumped, single_threaded, with_headers
 from kafka_lake.formats.task.decoded import NOTHING, Decoded, Observed
@@ -32,7 +33,6 @@ class Work:
         io: Properties of the file system, credentials among them; not shown in its repr.
         decoding: Input of `unpack_decoder`; empty for rows.
         topic_id: Empty if the brokers report none.
-        metadata_column: Struct with a row's Kafka position; None for no such column.
         refused: Records that become dead letters although they decode.
         reasons: Error classes and messages of refused records.
         tests: The table's rules of single rows.
@@ -45,7 +45,6 @@ class Work:
     decoding: Mapping[str, Any]
     topic: str
     topic_id: str | None
-    metadata_column: str | None
     refused: Places = field(default_factory=dict)
     reasons: tuple[tuple[str, str], ...] = ()
     tests: tuple[RuleTest, ...] = ()
@@ -249,10 +248,7 @@ def decode(
         kept = batch.take(pa.array(decoded.places))
     bad = pc.is_valid(decoded.error_class)
     failed = _failing(batch.filter(bad), decoded.error_class.filter(bad), decoded.error_message.filter(bad))
-    arrays, names = rows.flatten(), [field.name for field in rows.type]
-    if work.metadata_column is not None:
-        # A pyarrow table without columns has no rows.
-        arrays, names = [*arrays, _metadata(kept, work)], [*names, work.metadata_column]
+    arrays, names = [*rows.flatten(), _metadata(kept, work)], [*(field.name for field in rows.type), METADATA_COLUMN]
     return pa.Table.from_arrays(arrays, names=names), kept, failed, decoded
 
 

@@ -10,6 +10,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.positions import TableState
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.formats.rows import change_columns
 from kafka_lake.quality.result import refused_mark
 from kafka_lake.quality.validation import ValidationResult
@@ -74,7 +75,7 @@ class ChangeBatch:
         if self.is_complete:
             return []
         spec, keys = self.context.spec, self.keys
-        others = {spec.metadata_column, *INTERNAL_COLUMNS.names, *(field.name for field in change_columns(spec))}
+        others = {METADATA_COLUMN, *INTERNAL_COLUMNS.names, *(field.name for field in change_columns(spec))}
         values = {*self.events.columns} - others - {*keys.columns, *keys.order_by}
         return [field.name for field in self.columns if field.name in values and may_be_unchanged(field, spec)]
 

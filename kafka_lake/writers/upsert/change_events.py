@@ -12,6 +12,7 @@ from pyspark.sql import types as T
 from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.cdc.changes import may_lack_values
 from kafka_lake.cdc.task.change import DELETE, READ, TRUNCATE, UPSERT
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.formats.rows import CHANGE, DELETED, change_columns, origin_of
 from kafka_lake.formats.table_compatibility import without_excepted
@@ -50,7 +51,7 @@ def change_events(decoded: DataFrame, spec: TopicTable, topic_id: str) -> DataFr
         decoded = decoded.withColumn(DECODED, F.lit(None).cast(_DECODED_TYPE))
     decoded_change = F.col(DECODED)
     good = decoded.filter(F.col("error_class").isNull() & decoded_change["operation"].isNotNull())
-    metadata = origin_of(good, topic_id).alias(spec.metadata_column)
+    metadata = origin_of(good, topic_id).alias(METADATA_COLUMN)
     rows = good.select("decoded.*", metadata, decoded_change.alias(DECODED))
     decoded_operation = operation = decoded_change["operation"]
     if spec.delete_when is not None:
@@ -94,7 +95,7 @@ def _with_key_changes(
     """Add to each update of a row's key the delete of the old key, with the same offset and order."""
     old = F.col(DECODED)["old_key"]
     delete = {field.name: F.lit(None).cast(field.dataType) for field in rows.select(*_named(events)).schema}
-    shared = (*spec.order_by, spec.metadata_column, EVENT_TIME, SOURCE_TABLE)
+    shared = (*spec.order_by, METADATA_COLUMN, EVENT_TIME, SOURCE_TABLE)
     delete |= {name: events[name] for name in shared if name in events}
     delete |= {name: old[name] for name in key}
     delete |= {OPERATION: F.lit(DELETE), KEY_CHANGED: F.lit(True), UNCHANGED: no_names()}
@@ -110,7 +111,7 @@ def _with_key_changes(
 
 def _all_but_key(values: T.StructType, spec: TopicTable) -> Column:
     """Return the columns that a soft delete leaves unchanged, the metadata column included: it marks partial rows."""
-    return F.array(*[F.lit(name) for name in (*values.names, spec.metadata_column)])
+    return F.array(*[F.lit(name) for name in (*values.names, METADATA_COLUMN)])
 
 
 def _condition(rows: DataFrame, spec: TopicTable, text: str) -> Column:

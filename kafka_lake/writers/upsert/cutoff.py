@@ -15,6 +15,7 @@ from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.catalog.positions import TableState, ancestors, summary_of
 from kafka_lake.cdc.task.change import TRUNCATE
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.formats.rows import CHANGE
 from kafka_lake.writers.upsert.keys import OPERATION, Keys
 
@@ -65,7 +66,7 @@ class Cutoff:
         topic, partition, offset = keys.kafka_order(alias)
         is_todays = (self.topic_id or "") == keys.topic_id
         if not keys.has_envelope:
-            same_topic = f"{alias}.{quoted(keys.metadata)}.`topic_id` <=> {_literal(self.topic_id)}"
+            same_topic = f"{alias}.{quoted(METADATA_COLUMN)}.`topic_id` <=> {_literal(self.topic_id)}"
             before = f"({same_topic} AND {partition} = {self.partition} AND {offset} < {self.offset})"
             # All events of a deleted topic are older than today's topic.
             return f"({before} OR NOT {topic})" if is_todays else before
@@ -116,7 +117,7 @@ def newest_truncate(events: DataFrame, keys: Keys) -> Cutoff:
     """Return the newest truncate of a batch, which must have one."""
     order = F.col(f"c.{CHANGE}.order") if keys.has_envelope else F.array().cast("array<bigint>")
     newest = events.filter(F.col(OPERATION) == TRUNCATE).alias("c").orderBy(F.expr(keys.order("c")).desc()).limit(1)
-    rows = newest.select(order.alias("order"), *place_columns(F.col(f"c.{quoted(keys.metadata)}"))).collect()
+    rows = newest.select(order.alias("order"), *place_columns(F.col(f"c.{quoted(METADATA_COLUMN)}"))).collect()
     return cutoff_of(rows[0])
 
 

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.cdc.task.change import DELETE, READ, UPSERT
 from kafka_lake.engine.frames import cached
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.formats.rows import CHANGE
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.upsert.change_events import event_counts, no_names
@@ -82,7 +83,7 @@ def event_statistics(spec: TopicTable, events: DataFrame, keys: Keys, *, list_ke
     if keys.columns:
         named = [F.col(name).alias(column) for name, column in zip(names, keys.columns, strict=True)]
     else:
-        named = [F.struct(F.col(names[0]).alias("key")).alias(keys.metadata)]
+        named = [F.struct(F.col(names[0]).alias("key")).alias(METADATA_COLUMN)]
     totals |= {"keys": F.count_if(F.col(_ROW_EVENTS) > 0), "most": F.coalesce(F.max(_ROW_EVENTS), F.lit(0))}
     totals["incomplete"] = F.coalesce(F.sum(_INCOMPLETE), F.lit(0))
     aggregates = [total.alias(name) for name, total in totals.items()]
@@ -133,7 +134,7 @@ def latest_per_key(events: DataFrame, keys: Keys, nullable: Sequence[str], is_pa
     )
     by = [F.col(key_column(number)) for number in range(len(key))]
     is_change = ~F.col(_UNORDERED) | F.lit(not keys.has_order)
-    several = conflict(F.col(quoted(keys.metadata)), F.col(_UNORDERED), is_change).alias(SEVERAL_PARTITIONS)
+    several = conflict(F.col(quoted(METADATA_COLUMN)), F.col(_UNORDERED), is_change).alias(SEVERAL_PARTITIONS)
     order = F.col(_ORDER)
     if not nullable:
         newest = F.max_by(F.struct(*[F.col(quoted(name)) for name in columns]), order).alias("newest")
@@ -152,7 +153,7 @@ def latest_per_key(events: DataFrame, keys: Keys, nullable: Sequence[str], is_pa
         value = F.struct(F.col(quoted(name)).alias("value"), order.alias("order"))
         has_value = _has_value(name) & ~is_delete & is_since
         values.append(F.max_by(F.when(has_value, value), F.when(has_value, order)).alias(_value_column(number)))
-    has_row = F.bool_or(_has_value(keys.metadata) & is_since).alias(_HAS_ROW)
+    has_row = F.bool_or(_has_value(METADATA_COLUMN) & is_since).alias(_HAS_ROW)
     grouped = since.groupBy(*by).agg(newest, several, has_row, F.max(_DELETED_AT).alias(_DELETED_AT), *values)
     missing = F.array_compact(
         F.array(*[F.when(F.col(_value_column(n)).isNull(), F.lit(name)) for n, name in enumerate(nullable)])

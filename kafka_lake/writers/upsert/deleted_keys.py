@@ -15,6 +15,7 @@ from kafka_lake.catalog.tables import ensure_table, schema_of
 from kafka_lake.cdc.task.change import DELETE, READ
 from kafka_lake.common.text import seconds_of
 from kafka_lake.engine.interop import to_arrow_schema
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.formats.columns import nullable_all
 from kafka_lake.formats.rows import CHANGE
 from kafka_lake.runtime.context import Context
@@ -31,7 +32,7 @@ _PLACE = ("topic_id", "partition", "offset", "key")
 
 def deleted_keys(events: DataFrame, keys: Keys) -> DataFrame:
     """Return the deletes among events as rows of the table: key, order, and place in Kafka."""
-    place = F.col(quoted(keys.metadata))
+    place = F.col(quoted(METADATA_COLUMN))
     without_order = F.col(WITHOUT_ORDER) if WITHOUT_ORDER in events.columns else F.lit(False)
     deletes = events.filter(F.col(OPERATION) == DELETE)
     return _rows(deletes, keys, [place[name] for name in _PLACE], F.col(CHANGE), is_tombstone=without_order)
@@ -42,17 +43,17 @@ def keys_missing_in_snapshot(rows: DataFrame, cutoff: Cutoff, keys: Keys) -> Dat
 
     Their order is that of a row of the snapshot: if that row is read again, it brings its key back.
     """
-    kinds = rows.schema[keys.metadata].dataType
+    kinds = rows.schema[METADATA_COLUMN].dataType
     assert isinstance(kinds, T.StructType)
     place = [F.lit(vars(cutoff)[name]).cast(kinds[name].dataType) for name in _PLACE[:-1]]
     order = F.lit(list(cutoff.order)).cast("array<bigint>")
     change = F.struct(F.lit(READ).alias("op"), order.alias("order"))
-    return _rows(rows, keys, [*place, F.col(quoted(keys.metadata))["key"]], change, is_tombstone=F.lit(False))
+    return _rows(rows, keys, [*place, F.col(quoted(METADATA_COLUMN))["key"]], change, is_tombstone=F.lit(False))
 
 
 def _rows(rows: DataFrame, keys: Keys, place: Sequence[Column], change: Column, *, is_tombstone: Column) -> DataFrame:
     columns = [F.col(quoted(name)) for name in dict.fromkeys([*keys.columns, *keys.order_by])]
-    metadata = F.struct(*[value.alias(name) for name, value in zip(_PLACE, place, strict=True)]).alias(keys.metadata)
+    metadata = F.struct(*[value.alias(name) for name, value in zip(_PLACE, place, strict=True)]).alias(METADATA_COLUMN)
     order = [change.alias(CHANGE)] if keys.has_envelope else []
     tombstone = [is_tombstone.alias(_IS_TOMBSTONE)] if keys.order_by else []
     return rows.select(*columns, *order, metadata, *tombstone, F.current_timestamp().alias(_DELETED_AT))

@@ -13,6 +13,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.cdc.task.change import READ
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import ChangeRefusedError
 from kafka_lake.formats.rows import CHANGE
 from kafka_lake.spec.topic_table import TopicTable
@@ -44,14 +45,12 @@ class Keys:
     """Key and order of a table's change events.
 
     Args:
-        metadata: The metadata column, with an event's Kafka partition and offset.
         columns: Key columns; empty if the key is the record's key.
         has_envelope: Whether an envelope provides the order.
         topic_id: Events with another topic id are older.
         is_soft: Whether a delete only marks the row.
     """
 
-    metadata: str
     columns: tuple[str, ...]
     order_by: tuple[str, ...]
     has_envelope: bool
@@ -62,7 +61,6 @@ class Keys:
     def of(cls, spec: TopicTable, columns: Sequence[str], topic_id: str) -> "Keys":
         """Return key and order of a table; the topic id is empty for brokers without topic ids."""
         return cls(
-            metadata=spec.metadata_column,
             columns=tuple(columns),
             order_by=spec.order_by,
             has_envelope=spec.has_source_order,
@@ -78,7 +76,7 @@ class Keys:
     def key(self, alias: str) -> list[str]:
         """Return the key's expressions."""
         if not self.columns:
-            return [f"{alias}.{quoted(self.metadata)}.`key`"]
+            return [f"{alias}.{quoted(METADATA_COLUMN)}.`key`"]
         return [f"{alias}.{quoted(name)}" for name in self.columns]
 
     def same_key(self, one: str, other: str) -> str:
@@ -98,7 +96,7 @@ class Keys:
 
     def kafka_order(self, alias: str) -> list[str]:
         """Return Kafka's order: whether the event is of today's topic, partition, offset."""
-        column = f"{alias}.{quoted(self.metadata)}"
+        column = f"{alias}.{quoted(METADATA_COLUMN)}"
         topic_id = f"'{self.topic_id.replace(chr(39), '')}'" if self.topic_id else "CAST(NULL AS STRING)"
         return [f"({column}.`topic_id` <=> {topic_id})", f"{column}.`partition`", f"{column}.`offset`"]
 
@@ -138,7 +136,7 @@ class Keys:
         return self._raise(_TOMBSTONE, event, row)
 
     def _raise(self, marker: str, event: str, row: str) -> str:
-        column = quoted(self.metadata)
+        column = quoted(METADATA_COLUMN)
         place = f"{event}.{column}.`partition`, ' ', {event}.{column}.`offset`, ' ', {row}.{column}.`partition`"
         return f"CAST(raise_error(concat('{marker} ', {place})) AS BOOLEAN)"
 

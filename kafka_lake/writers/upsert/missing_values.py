@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.cdc.task.change import DELETE
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import ChangeRefusedError
 from kafka_lake.formats.task.error_classes import VALUE_NOT_SENT
 from kafka_lake.runtime.context import Context
@@ -71,7 +72,7 @@ def _since_delete(events: DataFrame, incomplete: DataFrame, keys: Keys) -> DataF
     joined = events.alias("c").join(incomplete.alias("o").select(*key, names.alias(_MISSING)), same_key)
     is_delete, order = F.col(f"c.{OPERATION}") == DELETE, F.expr(keys.order("c"))
     deleted_at = F.max(F.when(is_delete, order)).over(Window.partitionBy(*by))
-    place = F.col(f"c.{quoted(keys.metadata)}")
+    place = F.col(f"c.{quoted(METADATA_COLUMN)}")
     selected = joined.select(
         place["partition"].alias("partition"),
         place["offset"].alias("offset"),
@@ -83,7 +84,7 @@ def _since_delete(events: DataFrame, incomplete: DataFrame, keys: Keys) -> DataF
 
 def without_missing(events: DataFrame, spark: Any, missing: Sequence[MissingValue], keys: Keys) -> DataFrame:
     """Return the events of a batch that have all their values."""
-    place = F.col(quoted(keys.metadata))
+    place = F.col(quoted(METADATA_COLUMN))
     return events.join(_frame(spark, missing), _same_place(place["partition"], place["offset"]), "left_anti")
 
 

@@ -17,6 +17,7 @@ from kafka_lake.catalog.lake_catalog import quoted
 from kafka_lake.catalog.positions import LOSSES, POSITION, RESET, TableState, ancestors, summary_of
 from kafka_lake.common.offsets import Position, positions_from_json
 from kafka_lake.common.text import is_over, limit_of
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import ChangeRefusedError
 from kafka_lake.formats.rows import CHANGE
 from kafka_lake.spec.topic_table import TopicTable
@@ -242,7 +243,7 @@ def snapshot_markers(events: DataFrame, keys: Keys) -> list[SnapshotMarker]:
     """Return the rows of a one-partition batch that begin or end source snapshots."""
     kind, order = F.col(SNAPSHOT_MARKER).alias("kind"), F.col(f"{CHANGE}.order").alias("order")
     marked = events.filter(kind.isin(*SNAPSHOT_BEGINS, *SNAPSHOT_ENDS))
-    rows = marked.select(kind, order, *place_columns(F.col(quoted(keys.metadata)))).orderBy("offset").collect()
+    rows = marked.select(kind, order, *place_columns(F.col(quoted(METADATA_COLUMN)))).orderBy("offset").collect()
     return [SnapshotMarker(row["kind"], cutoff_of(row, is_snapshot=True)) for row in rows]
 
 

@@ -13,6 +13,7 @@ from kafka_lake.catalog.positions import read_state, row_count
 from kafka_lake.catalog.tables import append_nothing
 from kafka_lake.cdc.task.change import DELETE, NOTHING, TRUNCATE
 from kafka_lake.engine.frames import cached, shuffles
+from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import ChangeRefusedError
 from kafka_lake.writers.frames import append, shaped
 from kafka_lake.writers.rules import check_events
@@ -90,7 +91,7 @@ def _stage(
     batch = replace(batch, cutoff=cutoff, summary={**batch.summary, **properties})
     events = all_events.drop(SNAPSHOT_MARKER, SOURCE_TABLE, KEY_CHANGED)
     if validation.refused is not None:
-        events = validation.refused.left(events, batch.keys.metadata)
+        events = validation.refused.left(events, METADATA_COLUMN)
     events = row_events(batch, events).drop(EVENT_TIME)
     _evolve_deletes_table(batch, events)
     missing = tuple[MissingValue, ...]()
@@ -152,7 +153,7 @@ def cached_events(batch: ChangeBatch, held: ExitStack) -> tuple[DataFrame, Event
 
 def _check_operations(batch: ChangeBatch, events: DataFrame, counts: Row) -> None:
     """Refuse deletes and truncates where the settings say so."""
-    spec, place = batch.context.spec, F.col(quoted(batch.keys.metadata))
+    spec, place = batch.context.spec, F.col(quoted(METADATA_COLUMN))
     for operation, count, setting, settings in (
         (DELETE, counts["deletes"], spec.deletes, "deletes: apply, soft or ignore"),
         (TRUNCATE, counts["truncates"], spec.on_truncate, "on_truncate: apply or ignore"),

@@ -38,7 +38,7 @@ from kafka_lake.writers.task.writer import Work, bytes_of, decode, decode_and_wr
 
 def work(**settings: Any) -> Work:
     given = {"metadata": "", "io": {}, "decoding": {}, "topic": "orders"}
-    return Work(**{**given, "topic_id": "T", "metadata_column": "_kafka", **settings})
+    return Work(**{**given, "topic_id": "T", **settings})
 
 
 def decoder(required: bool = False, limit: int | None = None) -> JsonDecoder:
@@ -186,7 +186,7 @@ def test_a_task_decodes_few_records_if_the_table_gets_a_column(
     metadata = new_table_metadata(schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, tmp_path.as_uri())
     columns, rules = (("id", ("long",), ("id",), False, "bigint"),), {"infer": True}
     decoding = {"decoder": packed(json_decoder), "columns": columns, "rules": rules, "max_bytes": None}
-    needs = vars(work(metadata=metadata.model_dump_json(), decoding=decoding, metadata_column=None, known=known))
+    needs = vars(work(metadata=metadata.model_dump_json(), decoding=decoding, known=known))
     plain, new = batch([b'{"id": 1}'] * 4000), batch([b'{"id": 1, "promo": "x"}'] * 4000)
     given = iter([plain, new, *[plain] * 13])
     (made,) = decode_and_write(needs)(given)
@@ -230,7 +230,7 @@ def test_tasks_travel_to_machines_without_this_package(task: Any, column: str, c
     if task is decode_and_write:
         schema = Schema(NestedField(1, "id", LongType()))
         metadata = new_table_metadata(schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, tmp_path.as_uri())
-        needs = vars(work(metadata=metadata.model_dump_json(), decoding=decoding, metadata_column=None))
+        needs = vars(work(metadata=metadata.model_dump_json(), decoding=decoding))
     records = batch([b'{"id": 1}', b'{"id": "x"}'])
     program = (
         "import pickle, sys; sys.modules['kafka_lake'] = None\n"

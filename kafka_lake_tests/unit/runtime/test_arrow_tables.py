@@ -32,7 +32,7 @@ def work_in(folder: Path, **more: Any) -> dict[str, Any]:
     metadata = new_table_metadata(
         Schema(NestedField(1, "id", LongType())), UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, folder.as_uri()
     )
-    given = {"metadata": metadata.model_dump_json(), "decoding": decoding, "metadata_column": None}
+    given = {"metadata": metadata.model_dump_json(), "decoding": decoding}
     return vars(work(**given, **more))
 
 

@@ -152,13 +152,13 @@ class SimulatedFrames:
     def counted(self, keys: Frame) -> list[Row]:
         return [Row(partition=p, rows=len(o), first=min(o)) for p, o in _by_partition(keys).items()]
 
-    def partitions(self, rows: Frame, _: str) -> list[Row]:
+    def partitions(self, rows: Frame) -> list[Row]:
         return [
             Row(partition=p, rows=len(o), first=min(o), last=max(o), distinct=len(set(o)))
             for p, o in _by_partition(rows).items()
         ]
 
-    def furthest(self, rows: Frame, _: str) -> list[Row]:
+    def furthest(self, rows: Frame) -> list[Row]:
         return [
             Row(topic=topic, topic_id=identity.topic_id, partition=p, last=max(o))
             for topic, identity in IDENTITIES.items()

@@ -5,7 +5,7 @@ import pytest
 from kafka_lake.writers.upsert.cutoff import AppliedCutoff, Cutoff, newer_cutoff
 from kafka_lake.writers.upsert.keys import Keys
 
-KEYS = Keys(metadata="_kafka", columns=("id",), order_by=(), has_envelope=True, topic_id="today")
+KEYS = Keys(columns=("id",), order_by=(), has_envelope=True, topic_id="today")
 
 
 def at(*order: int, topic: str | None = "today", partition: int = 0, offset: int = 7) -> Cutoff:

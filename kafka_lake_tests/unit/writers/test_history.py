@@ -31,7 +31,7 @@ TABLE = T.StructType(
 
 
 def shape(*order_by: str, envelope: bool = False, track: tuple[str, ...] = ()) -> HistoryTable:
-    keys = Keys("_kafka", columns=("id",), order_by=order_by, has_envelope=envelope, topic_id="t")
+    keys = Keys(columns=("id",), order_by=order_by, has_envelope=envelope, topic_id="t")
     return HistoryTable(keys, TABLE, track)
 
 

@@ -12,9 +12,9 @@ from kafka_lake.writers.upsert.keys import OPERATION, UNCHANGED, KeyBounds, Keys
 from kafka_lake.writers.upsert.merge import merge_statement
 
 PLACE = 'STRUCT(topic_id VARCHAR, partition INT, "offset" BIGINT)'
-BY_COLUMN = Keys("_kafka", ("id",), ("version",), has_envelope=False, topic_id="today")
-BY_OFFSET = Keys("_kafka", ("id",), (), has_envelope=False, topic_id="today")
-BY_SOURCE = Keys("_kafka", ("id",), (), has_envelope=True, topic_id="today")
+BY_COLUMN = Keys(("id",), ("version",), has_envelope=False, topic_id="today")
+BY_OFFSET = Keys(("id",), (), has_envelope=False, topic_id="today")
+BY_SOURCE = Keys(("id",), (), has_envelope=True, topic_id="today")
 ROW, CHANGE = (5, 0, 10), "change"
 
 
