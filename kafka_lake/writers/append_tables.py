@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pyiceberg.table import Table
@@ -50,37 +50,36 @@ class TableToWrite:
     rules: RowRules
 
 
-@dataclass(frozen=True)
+@dataclass
 class Prewritten:
     """Data files that were written for a table before it is staged.
 
     Args:
+        files: None once a stage owns them.
         target: The columns that the records were decoded into.
         layout: Schema, partition spec and properties of the table when it was written.
         again: Returns the records, if they must be written again.
-        taken: Not empty once a stage owns the files.
     """
 
-    written: Written
+    files: Written | None
     target: Target
     layout: object
     again: Callable[[], DataFrame]
     table: Table
-    taken: list[str] = field(default_factory=list, compare=False)
 
     def fits(self, target: Target, state: TableState) -> bool:
-        """Return whether the same files would be written for the table as it is now. Taken ones may be deleted."""
-        return not self.taken and self.target == target and self.layout == _layout(state)
+        """Return whether the files are here, and would be the same for the table as it is now."""
+        return self.files is not None and self.target == target and self.layout == _layout(state)
 
-    def take(self) -> Written:
-        """Return the files; the caller deletes them or puts them into a snapshot."""
-        self.taken.append("taken")
-        return self.written
+    def take(self) -> Written | None:
+        """Move the files to the caller, who deletes them or puts them into a snapshot."""
+        files, self.files = self.files, None
+        return files
 
     def discard(self) -> None:
         """Delete the files unless they were taken. Never raises: files that stay behind are in no snapshot."""
-        if not self.taken:
-            self.written.delete_files(self.table)
+        if (files := self.take()) is not None:
+            files.delete_files(self.table)
 
 
 @dataclass(frozen=True)

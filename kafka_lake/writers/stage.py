@@ -299,8 +299,8 @@ class _Staging:
     def write(self) -> Written:
         """Write the rows to data files that are in no snapshot yet."""
         source, plan = self.source, self.batch.plan
-        if source.written is not None:
-            written = source.written.take()
+        if source.written is not None and (files := source.written.take()) is not None:
+            written = files
         elif plan.share is not None and not plan.share.records and not plan.deletes:
             # The commit moves only the position: Spark needn't look for rows.
             written = nothing_written(self.batch.records)

@@ -17,5 +17,6 @@ def test_files_that_a_stage_took_are_not_used_again(catalog: LakeCatalog) -> Non
     files = prewritten(unused, TableToWrite(unused, unused, target, state, rules=unused), again=unused)
     assert files.fits(target, state)
     # The stage may have failed and deleted them.
-    files.take()
+    assert files.take() is unused
     assert not files.fits(target, state)
+    assert files.take() is None
