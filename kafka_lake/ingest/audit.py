@@ -12,9 +12,16 @@ from pyiceberg.table import Table
 from kafka_lake.catalog.positions import POSITION, ancestors, summary_of
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, Positions, place, positions_to_json
 from kafka_lake.formats.task.error_classes import WRONG_TYPE
-from kafka_lake.runtime.commit import NOT_KEPT, RULES_REMEDY, ColumnNote, Finding, GateFailedError, rule_finding
+from kafka_lake.runtime.commit import (
+    NOT_KEPT,
+    RULES_REMEDY,
+    ColumnNote,
+    DeadLetterClass,
+    Finding,
+    GateFailedError,
+    rule_finding,
+)
 from kafka_lake.runtime.context import Context
-from kafka_lake.runtime.dead_letter_class import DeadLetterClass
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.task.report import Span
 from kafka_lake.schema.evolution.model import Conflict

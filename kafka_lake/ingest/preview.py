@@ -23,9 +23,8 @@ from kafka_lake.ingest.read import read
 from kafka_lake.routing.by_value import knowing
 from kafka_lake.routing.conditions import records_of
 from kafka_lake.runtime.choose_decoder import decoder_of
-from kafka_lake.runtime.commit import ColumnNote
+from kafka_lake.runtime.commit import ColumnNote, DeadLetterClass
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.dead_letter_class import DeadLetterClass
 from kafka_lake.runtime.decode_options import SchemaPlan
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.record_keys import state_of

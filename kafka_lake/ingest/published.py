@@ -222,8 +222,7 @@ def examine_rules(spec: TopicTable, connections: Connections, rules: Sequence[Ru
     """Check rules against all rows of a table."""
     if not rules:
         return []
-    if connections.catalog.table(spec.identifier) is None:
-        raise TableError(f"Table {'.'.join(spec.identifier)} doesn't exist yet.", "Materialize it, and check then.")
+    _existing(spec, connections.catalog)
     alone = [rule for rule in rules if rule.is_of_single_rows]
     of_commits = [rule for rule in rules if rule not in alone]
     found = [

@@ -9,9 +9,8 @@ from kafka_lake.common.records import without_time
 from kafka_lake.common.text import rough
 from kafka_lake.ingest.audit import Audited
 from kafka_lake.ingest.read import Records
-from kafka_lake.runtime.commit import CHECKS, ColumnNote, Commit, Finding, Waited
+from kafka_lake.runtime.commit import CHECKS, ColumnNote, Commit, DeadLetterClass, Finding, Waited
 from kafka_lake.runtime.context import Context
-from kafka_lake.runtime.dead_letter_class import DeadLetterClass
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.writers.staged import Staged
 

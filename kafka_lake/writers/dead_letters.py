@@ -15,8 +15,8 @@ from kafka_lake.engine.frames import OFFSET
 from kafka_lake.engine.interop import to_arrow_schema
 from kafka_lake.formats.columns import nullable_all
 from kafka_lake.formats.task.error_classes import SAMPLE_CHARACTERS
+from kafka_lake.runtime.commit import DeadLetterClass, most_frequent_first
 from kafka_lake.runtime.context import Context
-from kafka_lake.runtime.dead_letter_class import DeadLetterClass, most_frequent_first
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.record_keys import added_between, at_version, state_of
 from kafka_lake.writers.frames import append, shaped, tasks_of

@@ -23,9 +23,8 @@ from kafka_lake.ingest.audit import (
     schema_refused,
 )
 from kafka_lake.quality.result import RuleResult
-from kafka_lake.runtime.commit import ColumnNote, Finding
+from kafka_lake.runtime.commit import ColumnNote, DeadLetterClass, Finding
 from kafka_lake.runtime.context import Context
-from kafka_lake.runtime.dead_letter_class import DeadLetterClass
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.task.report import Span
 from kafka_lake.schema.evolution.model import Conflict
