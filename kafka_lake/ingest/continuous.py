@@ -15,7 +15,7 @@ from kafka_lake.errors import KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.ingest.topic_runner import AnyRunner, runner_of
+from kafka_lake.ingest.topic_runner import AnyRunner, LeftBehindError, runner_of
 from kafka_lake.maintenance.policy import commits_since_compaction
 from kafka_lake.maintenance.procedures import compact
 from kafka_lake.runtime.context import Context, StoppedError
@@ -84,6 +84,8 @@ class Feed:
     runner: AnyRunner
     partitions: Collection[int]
     reported: float = field(init=False, default=_NEVER)
+    has_begun: bool = field(init=False, default=False)
+    unreported: RunReport | None = field(init=False, default=None)
     _since_compaction: int | None = field(init=False, default=None)
 
     def has_news(self, ends: Watermarks | KafkaLakeError) -> bool:
@@ -176,17 +178,32 @@ class ContinuousRun:
                     self.ended = "it was stopped"
             yield from self._due_reports()
         for number, feed in enumerate(self.feeds):
-            with self.stop.by_signals():
-                report = feed.runner.finish()
             if self.others_wait is None:
+                with self.stop.by_signals():
+                    report = feed.runner.finish()
                 feed.runner.raise_errors(report)
-            if self.others_wait is None or report.has_commits:
+                yield number, report
+            elif feed.has_begun and (report := self._finish(feed)).has_commits:
                 yield number, report
 
+    def _finish(self, feed: Feed) -> RunReport:
+        """Return the last report of a topic of a run that catches up; an error costs no other topic its report."""
+        with self.stop.by_signals():
+            try:
+                report = feed.runner.finish()
+            except Exception as error:
+                self._warn_of_next(feed, error)
+                report = feed.runner.report()
+        return feed.unreported or report
+
     def _pause(self) -> None:
-        """Wait until the next commit may start, or another run waits for this run's place."""
-        while not self._makes_way() and (left := self._due - self.clock()) > 0:
+        """Wait until the next commit may start; end if the run's time is over, or another run waits for its place."""
+        over = self._began + self.settings.time_limit
+        while not self._makes_way() and (left := min(self._due, over) - self.clock()) > 0:
             self.stop.sleep(min(left, _QUEUE_POLL_SECONDS))
+        if self.ended is None and self._polled != _NEVER and not self._failures:
+            # After a failure, the last attempt raises it.
+            self.ended = self._time_over(self.clock())
 
     @property
     def _due(self) -> float:
@@ -233,6 +250,7 @@ class ContinuousRun:
         self.stop.sleep(0)
         runner, self._planned = feed.runner, self._polled
         foreign = feed.foreign(runner.topic.poll())
+        feed.has_begun = True
         if self.others_wait is not None:
             runner.forget_failed()
         is_done = runner.next_commit() is None
@@ -242,16 +260,22 @@ class ContinuousRun:
                 feed.compact(self.settings.compact_every)
         if foreign:
             while runner.next_commit() is not None:
-                pass
+                self.stop.sleep(0)
+                if self._makes_way():
+                    return True
             self.ended = f"the topic has partitions that are not this run's: {', '.join(map(str, foreign))}"
         elif runner.errors and self.others_wait is not None:
             # The reason was logged, and the other tables are up to date.
             self.ended = f"tables of topic {runner.context.spec.topic} can't go on"
         return not is_done
 
+    def _time_over(self, now: float) -> str | None:
+        limit = self.settings.time_limit
+        return f"its time of {limit:g} s is over" if now - self._began >= limit else None
+
     def _ending(self, now: float, is_fed: bool) -> str | None:
-        if max(now, self._due) - self._began >= self.settings.time_limit:
-            return f"its time of {self.settings.time_limit:g} s is over"
+        if over := self._time_over(now):
+            return over
         if not is_fed and now - self._fed >= self.settings.idle:
             idle = self.settings.idle
             return f"no record arrived for {idle:g} s" if idle else "no record has arrived"
@@ -262,7 +286,9 @@ class ContinuousRun:
         context = feed.runner.context
         topic, warn = context.spec.topic, context.observer.warn
         if self.others_wait is not None:
-            warn(f"Topic {topic}: {headline(error)} Its next run reports more.")
+            if isinstance(error, LeftBehindError):
+                feed.unreported = error.report
+            self._warn_of_next(feed, error)
             self.ended = f"topic {topic} can't go on"
             return
         left = self._began + self.settings.time_limit - self.clock()
@@ -274,6 +300,11 @@ class ContinuousRun:
         pause = random.uniform(bound / 2, bound)
         warn(f"Topic {topic}: {headline(error)} The run continues in {pause:.1f} s.")
         self.stop.sleep(pause)
+
+    @staticmethod
+    def _warn_of_next(feed: Feed, error: Exception) -> None:
+        context = feed.runner.context
+        context.observer.warn(f"Topic {context.spec.topic}: {headline(error)} Its next run reports more.")
 
     def _due_reports(self) -> Iterator[tuple[int, RunReport]]:
         """Yield the reports that are due, longest waiting first; fewer if reporting is slow."""

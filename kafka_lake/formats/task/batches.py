@@ -15,7 +15,6 @@ CHANGE = "__kafka_lake_change"
 """What a record does to a row, beside which a source may have columns of any names."""
 HEADER_KEYS, HEADER_VALUES = "header_keys", "header_values"
 """Columns of a task's input: lists of the keys and values of each record's headers; see `with_headers`."""
-_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
 def decode(work: Mapping[str, Any]) -> Batches:
@@ -62,7 +61,7 @@ def with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
     if place < 0:
         return batch
     keys, values = batch.column(place), batch.column(place + 1)
-    headers = pa.StructArray.from_arrays([keys.values, values.values], fields=list(_HEADER))
+    headers = pa.StructArray.from_arrays([keys.values, values.values], names=["key", "value"])
     columns, names = batch.columns, batch.schema.names
     columns[place : place + 2] = [pa.ListArray.from_arrays(keys.offsets, headers)]
     names[place : place + 2] = ["headers"]

@@ -19,6 +19,7 @@ from kafka_lake.catalog.positions import POSITION
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.errors import KafkaError, KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.continuous import ContinuousRun, Feed, Stop, has_news
+from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.runtime.context import Context, Observer, RetryPolicy, StoppedError
 from kafka_lake.spec.continuous import Continuous
 from kafka_lake.spec.topic_table import TopicTable
@@ -515,3 +516,63 @@ def test_threads_take_no_signals():
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_failed_finish_costs_no_topic_its_report():
+    clock = Clock(10.0)
+    first, second = growing(clock, "a", "b", until=16)
+
+    def finish() -> Any:
+        raise KafkaError("The brokers don't answer.")
+
+    first.finish = finish  # type: ignore[method-assign]
+    made = catch_up(clock, first, second)
+    assert sorted({number for number, _ in made.reports()}) == [0, 1]
+    assert not first.commits
+    assert not second.commits
+    assert any("The brokers don't answer." in line for line in first.said)
+
+
+def test_topic_that_was_never_due_is_asked_nothing_at_the_end():
+    clock = Clock(10.0)
+    (busy,), (quiet,) = growing(clock, "busy", until=16), growing(clock, "quiet", rate=0)
+    quiet.finish = quiet.report = None  # type: ignore[method-assign,assignment]
+    assert {number for number, _ in catch_up(clock, busy, quiet).reports()} == {0}
+
+
+def test_commits_before_all_tables_stop_are_reported():
+    clock = Clock(10.0)
+    (topic,) = growing(clock, "a")
+    commit = topic.next_commit
+
+    def stop() -> Any:
+        if clock.now < 16:
+            return commit()
+        raise LeftBehindError("Topic a: the run left tables", {"lake.a": KafkaLakeError("No.")}, topic.report())
+
+    topic.next_commit = stop  # type: ignore[method-assign]
+    reported = [report.commits for _, report in catch_up(clock, topic).reports()]
+    assert [at for commits in reported for at in commits] == [at + topic.cost for at in topic.begun]
+
+
+def test_run_lasts_to_its_end_though_no_other_commit_fits(steady):
+    settings = replace(SETTINGS, trigger=2000, report_every=3600, idle=3600)
+    run, made = steady(lambda now: int(now * 100) + 1, settings)
+    list(reports_of(made))
+    assert (run.begun, made.ended) == ([0.0, 2000.0], "its time of 3600 s is over")
+    assert run.clock.now >= 3600
+
+
+def test_stop_request_ends_the_reading_before_a_new_partition():
+    clock = Clock()
+    topic = Script(clock, lambda now: 100, partitions=3)
+    made = run_of(clock, [topic], SETTINGS)
+
+    def commit() -> Any:
+        topic.begun.append(clock.now)
+        made.stop.requested = len(topic.begun) >= 3
+        return object() if len(topic.begun) < 50 else None
+
+    topic.next_commit = commit  # type: ignore[method-assign]
+    list(made.reports())
+    assert (len(topic.begun), made.ended) == (3, "it was stopped")
