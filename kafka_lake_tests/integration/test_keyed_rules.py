@@ -141,7 +141,7 @@ def test_upsert_rule_validates_change_and_may_fail_or_warn(
     reported = {f.check: f.facts for f in report.findings() if f.is_rule}
     assert [reported["rule_not_null_v"][name] for name in ("evaluated", "failed", "null")] == [3, 0, 1]
     assert reported["rule_row_count"]["rows"] == 1
-    check = reported["rule_check_told"]
+    check = reported["rule_check_reported"]
     assert (check["rows"], check["failed: v is there"]) == (1, "is not met"), "the refused ones aren't asked"
     see = view(ruled)
 

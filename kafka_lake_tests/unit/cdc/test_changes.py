@@ -187,7 +187,7 @@ def test_a_records_key_tells_the_row_of_a_tombstone(key: bytes | None, columns: 
 
 
 def test_names_are_quoted_in_what_spark_is_told() -> None:
-    keys = Keys("_kafka", ("a`b",), ("at'time",), False, "it's")
+    keys = Keys(("a`b",), ("at'time",), False, "it's")
     text = merge_statement(
         "`c`.`n`.`t`.branch_x", "view", ["a`b", "at'time", "_kafka"], keys, nullable=[], bounds=KeyBounds(())
     )
@@ -197,7 +197,7 @@ def test_names_are_quoted_in_what_spark_is_told() -> None:
 
 
 def test_without_an_order_another_partition_is_an_error() -> None:
-    keys = Keys("_kafka", (), (), False, "id")
+    keys = Keys((), (), False, "id")
     within = KeyBounds((("s.`_kafka`.`key`", "X'00'", "X'01'"),))
     text = merge_statement("t", "v", ["x", "_kafka"], keys, nullable=[], bounds=within)
     assert "raise_error" in text

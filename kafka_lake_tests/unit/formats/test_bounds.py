@@ -210,7 +210,7 @@ def test_the_published_rows_are_looked_at_a_part_at_a_time(
     others = [{"id": 1, "_kafka": None}]
     table.append(pa.Table.from_pylist([*({"id": 0, "_kafka": o} for o in twice), *others], ROWS))
     position = Position(TopicIdentity("c", "t", "orders"), {0: 100, 1: 99})
-    whole = published._duplicates("_kafka", table, [position], AlwaysTrue())
+    whole = published._duplicates(table, [position], AlwaysTrue())
     assert whole == [
         "topic orders partition 1 has 1 rows too many, the first at offset 31",
         "topic orders partition 1 has offset 99, its position is 99",
@@ -225,7 +225,7 @@ def test_the_published_rows_are_looked_at_a_part_at_a_time(
     assert parts[-1][1] is None
     assert [end for _, end in parts[:-1]] == [start for start, _ in parts[1:]]
     monkeypatch.setattr(published, "windows", lambda *_: parts)
-    assert published._duplicates("_kafka", table, [position], AlwaysTrue()) == whole
+    assert published._duplicates(table, [position], AlwaysTrue()) == whole
     assert len(seen) == len(parts) >= 4
     assert max(seen) <= 32
     assert sum(seen) == 102

@@ -254,7 +254,7 @@ class _Frames:
     def __init__(self, *topics: str) -> None:
         self.topics = topics
 
-    def furthest(self, _rows: Any, _column: str) -> list[dict[str, Any]]:
+    def furthest(self, _rows: Any) -> list[dict[str, Any]]:
         return [{"topic": topic, "topic_id": f"id of {topic}", "partition": 0, "last": 6} for topic in self.topics]
 
 
