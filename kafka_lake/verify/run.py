@@ -36,7 +36,7 @@ from kafka_lake.runtime.choose_decoder import decoder_of
 from kafka_lake.runtime.context import Connections, ignore
 from kafka_lake.runtime.plan import Plan, chunk
 from kafka_lake.runtime.record_keys import state_of
-from kafka_lake.runtime.snapshot_rows import SnapshotRows, file_errors, literal, open_database, quoted
+from kafka_lake.runtime.snapshot_rows import Database, SnapshotRows, file_errors, literal, open_database, quoted
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.verify.newest import NewestChanges, overlapping_versions
 from kafka_lake.verify.report import Report
@@ -111,6 +111,16 @@ def _consistent(catalog: LakeCatalog, spec: TopicTable) -> tuple[TableState, Tab
     raise TableError(f"The dead letters of {'.'.join(spec.identifier)} change all the time.", "Verify it again.")
 
 
+def bounded_database() -> Database:
+    """Return a database that holds at most 1 GB, and writes what is beyond into a folder."""
+    database = open_database()
+    database.execute("SET memory_limit = '1GB'")
+    database.execute(f"SET temp_directory = {literal(str(ensure_home() / 'verify'))}")
+    # Of two sides it would hold the one that it believes to be smaller, perhaps all rows of the table instead of places.
+    database.execute("SET disabled_optimizers = 'build_side_probe_side'")
+    return database
+
+
 class _OfTopic:
     """The verification of a table's records of one topic."""
 
@@ -137,9 +147,7 @@ class _OfTopic:
         self._is_pending = dead_letters is not None and pending_reconciliation(state, dead_letters) is not None
         self._adopted = adopted_position(state.table)
         self._covers_all, self._sample = is_first and since == "earliest", sample
-        self._database = open_database()
-        self._database.execute("SET memory_limit = '1GB'")
-        self._database.execute(f"SET temp_directory = {literal(str(ensure_home() / 'verify'))}")
+        self._database = bounded_database()
         self._rows = SnapshotRows(self._database, state.table, state.head).sql(self._database, "deleted_rows")
         self._dead_letter_table = dead_letters.table if dead_letters else None
         self._dead_letters: str | None = None
