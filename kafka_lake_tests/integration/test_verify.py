@@ -26,7 +26,7 @@ from kafka_lake.verify.report import Report
 from kafka_lake.verify.run import verify
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
-from kafka_lake_tests.integration.test_row_expiry import days_ago, keeping
+from kafka_lake_tests.integration.test_row_expiry import days_ago
 from kafka_lake_tests.transactions import await_transactions
 
 pytestmark = pytest.mark.integration
@@ -154,24 +154,6 @@ def test_healthy_table_verifies_after_all_that_may_happen(
     assert (counts["expired_rows"], counts["records_without_value"]) == (5, 1)
     # Two aborted records, six markers; and the record that the reset skipped.
     assert (counts["invisible_offsets"], counts["offsets_lost_or_expired"]) == (8, 1)
-
-
-@pytest.mark.exhaustive
-def test_rows_expired_by_their_own_time_are_no_problem(
-    new_topic: NewTopic, connections: NewConnections, view: NewView
-) -> None:
-    topic = new_topic(1)
-    spec = topic.spec("id bigint, at timestamp", maintenance=keeping(by="at"))
-    for number, at in enumerate(("2026-01-01T00:00:00Z", "2090-01-01T00:00:00Z", None, "2025-05-05T00:00:00Z")):
-        topic.send({"id": number, "at": at})
-    ingest(spec, connections(), "run")
-    maintain(spec, connections(), everything=True)
-    assert view(spec).ids() == [1, 2]
-    report = verified(spec, connections())
-    assert problems(report) == []
-    assert report.counts["expired_rows"] == 2
-    connections().spark().sql(f"DELETE FROM {view(spec).sql_name()} WHERE id < 3").collect()
-    assert problems(verified(spec, connections())) == [("missing", 0, [1, 2])]
 
 
 def test_records_of_other_tables_are_no_problem(
