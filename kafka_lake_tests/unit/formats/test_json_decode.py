@@ -107,6 +107,12 @@ def test_what_does_not_fit_fails_alone(value: bytes, error: str, infer: bool) ->
     assert [r and r["id"] for r in made.rows.to_pylist()] == [*range(40), None, *range(40, 100)]
 
 
+def test_broken_value_that_duckdb_cuts_within_a_character_fails_alone() -> None:
+    broken = '{"ca"\n\t:\n\t"€ba€[}a ,ü€}"\n\t}'.encode() * 2
+    made = decoded([broken, *[b'{"w": 1}'] * 100])
+    assert made.error_class.to_pylist() == ["not_json", *[None] * 100]
+
+
 def test_two_broken_values_do_not_make_up_for_each_other() -> None:
     for values in ([b'{"id": 1}{"id": 2}', b" ", b'{"id": 3'], [b'{"tags": ["a"', b'"b"]}'], [b'{"name": "}', b'{"}']):
         assert decoded(values).error_class.to_pylist() == ["not_json"] * len(values)
