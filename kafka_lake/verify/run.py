@@ -116,7 +116,7 @@ def bounded_database() -> Database:
     database = open_database()
     database.execute("SET memory_limit = '1GB'")
     database.execute(f"SET temp_directory = {literal(str(ensure_home() / 'verify'))}")
-    # Of two sides it would hold the one that it believes to be smaller, perhaps all rows of the table instead of places.
+    # Of two sides it would hold the one that it believes is smaller, perhaps all rows of the table instead of places.
     database.execute("SET disabled_optimizers = 'build_side_probe_side'")
     return database
 
