@@ -105,6 +105,8 @@ JAVA_NAMES = {
     "auth.type": "rest.auth.type",
     "auth.basic.username": "rest.auth.basic.username",
     "auth.basic.password": "rest.auth.basic.password",
+    "auth.google.credentials-path": "gcp.auth.credentials-path",
+    "auth.google.scopes": "gcp.auth.scopes",
     "client.role-arn": "client.assume-role.arn",
     "client.role-session-name": "client.assume-role.session-name",
 }
@@ -117,17 +119,29 @@ _JDBC_PARAMETERS: Mapping[str, str | None] = {
     "channel_binding": "channelBinding",
     **dict.fromkeys(("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")),
 }
-# Schemes of addresses; any other warehouse of a REST catalog is a name.
-_SCHEMES = {*SCHEMA_TO_FILE_IO, "gcs"}
+
+_URLS = ("s3.endpoint", "s3.signer.uri", "glue.endpoint", "gcs.service.host")
+_SPELLED = {"az": "abfss://container@account.dfs.core.windows.net/folder", "gcs": "gs://bucket/folder"}
+
+
+def check_addresses(name: str, properties: Mapping[str, str]) -> None:
+    """Raise `ConfigurationError` for an address that one of the engines would take for another."""
+    for key, value in properties.items():
+        if key.removeprefix(FOR_SPARK).removeprefix(FOR_PYTHON) in _URLS and "://" not in value:
+            # Java takes minio:9000 for an address whose scheme is minio.
+            raise ConfigurationError(
+                f"Catalog {name}: {key} is not a URL.", "Write it with its scheme, as https://host:9000."
+            )
+    scheme = urlsplit(properties.get("warehouse", "")).scheme
+    if scheme in _SPELLED:
+        raise ConfigurationError(
+            f"Catalog {name}: Iceberg's Java library doesn't know {scheme}:// of its warehouse.",
+            f"Write it as {_SPELLED[scheme]}.",
+        )
 
 
 def java_properties(name: str, kind: str, properties: Mapping[str, str]) -> dict[str, str]:
     """Return a catalog's properties as Iceberg's Java library takes them."""
-    if "://" not in properties.get("s3.endpoint", "://"):
-        # Java takes minio:9000 for an address whose scheme is minio.
-        raise ConfigurationError(
-            f"Catalog {name}: s3.endpoint is not a URL.", "Write it with its scheme, as https://host:9000."
-        )
     given = {key: value for key, value in properties.items() if not key.startswith((FOR_SPARK, FOR_PYTHON))}
     java = {key: value for key, value in given.items() if key not in JAVA_NAMES}
     for key, java_name in JAVA_NAMES.items():
@@ -179,8 +193,12 @@ def _files_class(kind: str, properties: Mapping[str, str]) -> str | None:
     scheme = urlsplit(properties.get("warehouse", "")).scheme
     if storage := storage_of(scheme):
         return storage.java_files
-    is_named = kind == "rest" and scheme not in _SCHEMES
-    return S3.java_files if is_named and any(key.startswith("s3.") for key in properties) else None
+    if kind != "rest" or scheme in SCHEMA_TO_FILE_IO:
+        return None
+    # The warehouse is a name.
+    if properties.get("auth.type") == "google":
+        return GOOGLE.java_files
+    return S3.java_files if any(key.startswith("s3.") for key in properties) else None
 
 
 def _add_rest(java: dict[str, str], properties: Mapping[str, str]) -> None:

@@ -27,6 +27,8 @@ CA_BUNDLE = "ssl.cabundle"
 """The property that names the certificates by which a catalog's server is trusted: a file, as PEM."""
 _FILE = "file://"
 _NESTED = ("ssl.", "auth.")
+# Java's default; Python has none, and a service account's key needs one.
+_GOOGLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _SECRET = re.compile(SECRET_NAME)
 _HARMLESS = re.compile(r"(server-uri|endpoint|uri|type|region)$")
 _T = TypeVar("_T")
@@ -87,6 +89,9 @@ def python_properties(properties: Mapping[str, str]) -> dict[str, Any]:
         for group in groups:
             place = place.setdefault(group, {})
         place[name.replace("-", "_") if groups[:1] == ["auth"] else name] = value
+    if nested.get("auth", {}).get("type") == "google":
+        google = nested["auth"].setdefault("google", {})
+        google["scopes"] = google.get("scopes", _GOOGLE_SCOPE).split(",")
     if "s3.signer" in nested:
         # PyArrow signs by itself only.
         nested.setdefault("py-io-impl", "pyiceberg.io.fsspec.FsspecFileIO")

@@ -29,7 +29,14 @@ from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
 from pyiceberg.types import LongType, NestedField
 from sqlalchemy import exc as sql
 
-from kafka_lake.catalog.backends import BACKENDS, Backend, java_properties, needed_classes, sqlite_address
+from kafka_lake.catalog.backends import (
+    BACKENDS,
+    Backend,
+    check_addresses,
+    java_properties,
+    needed_classes,
+    sqlite_address,
+)
 from kafka_lake.catalog.catalog_errors import explained, without_secrets
 from kafka_lake.catalog.catalog_properties import (
     CA_BUNDLE,
@@ -114,7 +121,7 @@ class LakeCatalog:
     """A catalog, for PyIceberg and for Spark.
 
     Raises:
-        ConfigurationError: If the type isn't sql, rest, glue or hive, or if a required property is missing.
+        ConfigurationError: If the type isn't sql, rest, glue or hive, or if a property is missing or no valid address.
     """
 
     def __init__(self, name: str, properties: Mapping[str, str]) -> None:
@@ -132,6 +139,7 @@ class LakeCatalog:
                 f"Catalog {name} of type {self.type} lacks {', '.join(missing)}.",
                 f"Set {catalog_variable(name, missing[0])}.",
             )
+        check_addresses(name, self.properties)
         self.properties = on_this_machine(name, self.type, self.properties)
 
     @property

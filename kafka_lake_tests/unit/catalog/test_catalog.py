@@ -136,7 +136,7 @@ def test_a_warehouse_whose_name_has_a_colon_is_in_s3_if_a_setting_says_so(name):
     assert "io-impl" not in spark({**REST, "warehouse": name})
 
 
-@pytest.mark.parametrize("warehouse", ["hdfs://nn/w", "viewfs://c/w", "file:///w", "gcs://b/w", "oss://b/w"])
+@pytest.mark.parametrize("warehouse", ["hdfs://nn/w", "viewfs://c/w", "file:///w", "oss://b/w"])
 def test_a_warehouse_at_an_address_is_not_in_s3_because_of_a_setting(warehouse):
     assert "io-impl" not in spark({**REST, "warehouse": warehouse, "s3.region": "a"})
 

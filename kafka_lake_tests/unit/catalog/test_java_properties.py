@@ -96,6 +96,16 @@ def test_properties_may_be_for_one_engine_alone():
     assert python_properties(given) == {**REST, "s3.endpoint": "http://s", "uri": "http://p"}
 
 
-def test_an_endpoint_without_a_scheme_is_refused():
-    with pytest.raises(ConfigurationError, match=r"s3\.endpoint is not a URL.*https://host:9000"):
-        spark({**SQL, "s3.endpoint": "minio:9000"})
+@pytest.mark.parametrize("name", ["s3.endpoint", "spark.s3.endpoint", "glue.endpoint", "gcs.service.host"])
+def test_an_endpoint_without_a_scheme_is_refused(name):
+    with pytest.raises(ConfigurationError, match=f"{name} is not a URL.*https://host:9000"):
+        LakeCatalog("lake", {**SQL, name: "minio:9000"})
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "spelled"),
+    [("az://lake/w", "abfss://container@account.dfs.core.windows.net/folder"), ("gcs://lake/w", "gs://bucket/folder")],
+)
+def test_warehouse_that_java_cannot_read_is_refused(warehouse, spelled):
+    with pytest.raises(ConfigurationError, match=f"Write it as {spelled}"):
+        LakeCatalog("lake", {**SQL, "warehouse": warehouse})
