@@ -27,9 +27,9 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from kafka_lake.catalog.append import append_files
-from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.lake_catalog import LakeCatalog, without_branches
 from kafka_lake.catalog.positions import ancestors, head_of
-from kafka_lake.errors import PublishRefusedError, TableError
+from kafka_lake.errors import CatalogRefusedError, PublishRefusedError, TableError
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def _again(change: Callable[[], object], retry: tenacity.retry_base) -> None:
 
 def _patiently(change: Callable[[], object]) -> None:
     """Change a table's refs, and retry: a catalog refuses it if another ref changes at that moment."""
-    _again(change, tenacity.retry_if_not_exception_type(PublishRefusedError))
+    _again(change, tenacity.retry_if_not_exception_type((PublishRefusedError, CatalogRefusedError)))
 
 
 def _in_sequence(append: Callable[[], object]) -> None:
@@ -126,6 +126,8 @@ class StagingBranch:
             # An attempt before this one got no answer.
             return
         table.manage_snapshots().create_branch(self.head, self.name).commit()
+        if self.name not in table.metadata.refs:
+            raise without_branches(self._catalog)
 
     def staged_snapshot(self) -> int | None:
         """Return the snapshot of the branch; None if the branch or the table was dropped."""

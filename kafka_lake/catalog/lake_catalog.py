@@ -356,8 +356,19 @@ def enforces_requirements(table: Table) -> bool:
     return False
 
 
+def without_branches(catalog: LakeCatalog) -> CatalogRefusedError:
+    """Return the error about a catalog that accepts a branch and doesn't keep it."""
+    return CatalogRefusedError(
+        f"Catalog {catalog.name} at {catalog.address_of('uri')} doesn't keep branches of Iceberg tables: rows would be "
+        "on main before they are checked, and replace those that are there.",
+        "Use a catalog that keeps branches. Nessie's REST catalog keeps one snapshot of each table, on main.",
+    )
+
+
 def check_commit_requirements(catalog: LakeCatalog, table: Table) -> None:
     """Test whether a REST catalog or a Hive Metastore refuses outdated commits; databases and Glue always do."""
+    if catalog.pyiceberg.properties.get("nessie.is-nessie-catalog") == "true":
+        raise without_branches(catalog)
     if catalog.type == "rest" and not enforces_requirements(table):
         raise CatalogRefusedError(
             f"Catalog {catalog.name} at {catalog.address_of('uri')} accepts commits whose assertions don't hold "

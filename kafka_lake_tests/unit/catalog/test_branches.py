@@ -12,7 +12,7 @@ from kafka_lake.catalog.branches import StagingBranch, branch_name
 from kafka_lake.catalog.positions import head_of
 from kafka_lake.catalog.tables import DEFAULTS
 from kafka_lake.error_classification import may_be_a_record
-from kafka_lake.errors import PublishRefusedError, TableError
+from kafka_lake.errors import CatalogRefusedError, PublishRefusedError, TableError
 
 NAME = ("lake", "pizzas")
 ROWS = pa.table({"id": [1]})
@@ -53,6 +53,17 @@ def test_a_snapshot_of_anothers_branch_in_the_same_moment_is_no_harm(catalog, mo
     snapshot = branch.written(branch.head)
     assert snapshot.summary["by"] == "us"
     assert other.staged_snapshot() not in (None, snapshot.snapshot_id)
+
+
+def test_catalog_that_forgets_branches_is_refused(catalog, monkeypatch):
+    commit = SqlCatalog.commit_table
+
+    def without_branches(self: SqlCatalog, table: Any, requirements: Any, updates: Any) -> Any:
+        return commit(self, table, requirements, tuple(u for u in updates if getattr(u, "ref_name", "main") == "main"))
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", without_branches)
+    with pytest.raises(CatalogRefusedError, match="doesn't keep branches of Iceberg tables"):
+        begun(catalog)
 
 
 def test_a_server_says_the_same_in_its_own_words(catalog, monkeypatch):
