@@ -150,7 +150,8 @@ def _compared(spec: DerivedTable, sample: _Sample, schema: T.StructType) -> int 
         return sample.number
     key, incremental, full = differences[0]
     what = "keys" if spec.write == "aggregate" else "records"
-    shown = f"for {key}, the rows that a run reads give {_shown(incremental)}, and all rows give {_shown(full)}"
+    differ = f"{_shown(incremental)} from the rows that a run reads, and {_shown(full)} from all rows"
+    shown = f"for {key}, the result is {differ}"
     if not environment.samples():
         shown = f"KAFKA_LAKE_SAMPLES is false, so no row is shown; they differ in {_names(incremental, full)}"
     remedy = (
@@ -159,8 +160,8 @@ def _compared(spec: DerivedTable, sample: _Sample, schema: T.StructType) -> int 
         else "Each row of the result must come from one row of from:, independent of other rows."
     )
     raise AuditFailedError(
-        f"Table {spec.name}: verify: rows depend on more than a run of write: {spec.write} reads of "
-        f"{', '.join(spec.sources)}. {len(differences)} of {sample.number} {what} differ: {shown}.",
+        f"Table {spec.name}: verify: rows depend on rows of {', '.join(spec.sources)} that write: {spec.write} doesn't "
+        f"read. {len(differences)} of {sample.number} {what} differ: {shown}.",
         f"main is unchanged. {remedy} Or use write: replace; or verify: 0, if the difference is intended.",
     )
 
