@@ -73,7 +73,7 @@ def matrix(
     case: Annotated[list[str], typer.Option(help="Beginning of a case's name; may be repeated.")] = [],  # noqa: B006
     keep: Keep = False,
 ) -> None:
-    """What each kind of topic costs beside declared JSON: formats, types, layouts, upserts."""
+    """What each kind of topic costs, relative to declared JSON: formats, types, layouts, upserts."""
     result = of_kinds.measure(of_kinds.Settings(records, repeats, tuple(case)), _tell_user)
     title = f"{records:,} records in each whole topic, medians of {repeats}, warm"
     _show(result, title, of_kinds, keep)

@@ -1,4 +1,4 @@
-"""What each kind of topic costs beside declared JSON: the same orders in every format and layout, in turn, warm."""
+"""What each kind of topic costs: the same orders in every format and layout, in turn, in one warm process."""
 
 import json
 import os
@@ -188,7 +188,7 @@ class Case:
     Args:
         steps: Topics, by the name of the figure; a name that begins with an underscore isn't shown.
         settings: Of the table.
-        goal: Records per CPU-second beside declared JSON.
+        goal: Records per CPU-second, relative to declared JSON.
     """
 
     steps: Mapping[str, str]
@@ -262,7 +262,7 @@ CASES: Sequence[Case] = (
         {"write": "upsert", "key": ("order_id",), "envelope": "debezium"},
     ),
 )
-HEADER = ("case", "records per CPU-s", "MB per CPU-s", "CPU-s", "s", "beside declared JSON", "goal")
+HEADER = ("case", "records per CPU-s", "MB per CPU-s", "CPU-s", "s", "relative to declared JSON", "goal")
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def _machine(throughput: Mapping[str, Any], dirty: Mapping[str, Any], freshness:
             "bad records",
             f"{dirty['settings']['records']:,} records, medians of {dirty['settings']['repeats']}; {_made(dirty)}",
         ),
-        ("freshness", f"{freshness['settings']['seconds']:.0f} s of each; {_made(freshness)}"),
+        ("freshness", f"{freshness['settings']['seconds']:.0f} s each; {_made(freshness)}"),
         ("versions", ", ".join(f"{name} {version}" for name, version in throughput["versions"].items())),
     ]
     return in_markdown(("", ""), rows)
@@ -80,4 +80,4 @@ def _where(result: Mapping[str, Any]) -> str:
 
 
 def _made(result: Mapping[str, Any]) -> str:
-    return f"{result['made'][:10]}, load of the machine before {result['machine']['load_before']}"
+    return f"{result['made'][:10]}, load average {result['machine']['load_before']} before"

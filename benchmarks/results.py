@@ -158,8 +158,8 @@ def _rounded(value: Any) -> Any:
 
 
 HEADER = (
-    "Contender",
-    "",
+    "Program",
+    "Start",
     "records/s",
     "records per CPU-s",
     "wall s",
@@ -218,12 +218,12 @@ def _cells(series: Mapping[str, Any], contender: str, median: Mapping[str, float
 
 DIRTY_HEADER = (
     "Records",
-    "Contender",
+    "Program",
     "records/s",
     "records per CPU-s",
-    "of its clean rate per CPU-s",
+    "relative to clean records",
     "wall s",
-    "s until readers see it",
+    "s until visible",
     "CPU s",
     "rows",
     "dead letters",

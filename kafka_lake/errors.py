@@ -43,7 +43,7 @@ from typing import ClassVar
 
 
 class KafkaLakeError(Exception):
-    """Something failed that a person can fix. The message names the problem and the next step.
+    """Base class of these errors. The message names the problem and the next step.
 
     Args:
         message: What is wrong, naming the topic, partition, offset, table or configuration line.
@@ -70,7 +70,7 @@ class ConfigurationError(KafkaLakeError):
 
     what_to_do: ClassVar[str] = (
         "Correct the YAML line, environment variable or option that the message names. Then run `dg check defs`, or "
-        "`kafka-lake reload` beside a running `kafka-lake up`. See [all settings](settings.md)."
+        "`kafka-lake reload` while `kafka-lake up` runs. See [all settings](settings.md)."
     )
 
 
@@ -83,7 +83,7 @@ class ConditionError(ConfigurationError):
 
 
 class NoProjectError(ConfigurationError):
-    """This folder has no Dagster project, and the command names none. Nothing has been started."""
+    """The command found no Dagster project in this folder. Nothing has been started."""
 
     what_to_do: ClassVar[str] = (
         "Run the command in the project's folder, or name the project: `kafka-lake -m MODULE …`, `-f FILE` or `-w "
@@ -111,7 +111,7 @@ class UnknownTopicError(KafkaError):
 
 
 class AuthenticationError(KafkaError):
-    """The brokers refused the client's identity, or the client theirs. Nothing has been read."""
+    """The brokers refused the client's credentials, or the client the brokers' certificate. Nothing has been read."""
 
     retry_helps: ClassVar[bool] = False
     what_to_do: ClassVar[str] = (
@@ -127,7 +127,7 @@ class AuthorizationError(KafkaError):
     retry_helps: ClassVar[bool] = False
     what_to_do: ClassVar[str] = (
         "Grant the permission that the message names. A run needs `READ` on the topic. `READ` on the group "
-        "`kafka-lake.…` only shows lag in other tools."
+        "`kafka-lake.…` is optional: other tools then show lag."
     )
 
 
@@ -158,7 +158,7 @@ class RegistryRefusedError(RegistryError):
 
 
 class UnknownSchemaError(RegistryError):
-    """The registry doesn't have the schema, or has it in an unsupported language."""
+    """The registry doesn't have the schema, or has it in another format."""
 
     retry_helps: ClassVar[bool] = False
     what_to_do: ClassVar[str] = (
@@ -172,8 +172,8 @@ class CatalogError(KafkaLakeError):
 
     retry_helps: ClassVar[bool] = True
     what_to_do: ClassVar[str] = (
-        "Check that the catalog runs at `PYICEBERG_CATALOG__<NAME>__URI`. The next run reads from the table whether "
-        "the commit succeeded."
+        "Check that the catalog runs at `PYICEBERG_CATALOG__<NAME>__URI`. The next run finds out from the table "
+        "whether the commit succeeded."
     )
 
 
@@ -208,7 +208,7 @@ class RecordTooLargeError(KafkaLakeError):
 
 
 class EveryRecordFailsError(KafkaLakeError):
-    """Ten consecutive records failed individually: the cause isn't in them. `main` has only complete commits."""
+    """Ten records in a row failed, one by one, so the records aren't the cause. `main` has only complete commits."""
 
     what_to_do: ClassVar[str] = (
         "Check the quoted error, the topic's `transform:`, the packages of Spark's Python workers, and the engine. "
@@ -268,11 +268,11 @@ class AdoptionRefusedError(TableError):
 
 
 class AuditFailedError(KafkaLakeError):
-    """A check refused the staged snapshot, which has been removed. `main` is unchanged."""
+    """The audit rejected the staged snapshot, which has been removed. `main` is unchanged."""
 
     what_to_do: ClassVar[str] = (
         "The message names the check and the numbers. Fix the cause, then run the topic again. If counts or offsets "
-        "don't match without a cause, please report it."
+        "differ and you find no cause, please report it."
     )
 
 
@@ -296,8 +296,8 @@ class PublishRefusedError(KafkaLakeError):
 
     retry_helps: ClassVar[bool] = True
     what_to_do: ClassVar[str] = (
-        "Usually nothing: a run plans again, up to five times. If runs fail with this error, let only one deployment "
-        "ingest the topic, and run other writers' maintenance less often."
+        "Usually nothing: the run plans again, up to five times. If runs fail with this error, let only one "
+        "deployment ingest the topic, and let other programs write to the table less often."
     )
 
 
@@ -313,7 +313,8 @@ class TailTooLongError(FreshReadError):
     """The table is too far behind its topic for a fresh read. Nothing has changed."""
 
     what_to_do: ClassVar[str] = (
-        "Run `kafka-lake ingest TOPIC`. If this happens often, run the topic continuously, or raise `max_tail`."
+        "Run `kafka-lake ingest TOPIC`. If this happens often, use [continuous runs](continuous.md), or raise "
+        "`max_tail`."
     )
 
 
@@ -321,7 +322,7 @@ class SnapshotExpiredError(FreshReadError):
     """Maintenance removed files of the snapshot while a query read them. Nothing has changed."""
 
     what_to_do: ClassVar[str] = (
-        "Read again: the next read uses the newest snapshot. If this happens often, keep snapshots longer."
+        "Read again: the next read uses the newest snapshot. If this happens often, raise `maintenance: expire_after`."
     )
 
 
@@ -344,7 +345,7 @@ class JarsError(KafkaLakeError):
 
 
 class ServerStartError(KafkaLakeError):
-    """A server didn't start. The message has the reason or its last log lines. Its process has ended; its data stay."""
+    """A server didn't start and was stopped; its data is kept. The message has the reason or the last log lines."""
 
     what_to_do: ClassVar[str] = (
         "If the port is in use, end the other program or set `KAFKA_LAKE_BROKER_PORT`, `KAFKA_LAKE_REGISTRY_PORT`, "

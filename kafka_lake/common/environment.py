@@ -49,7 +49,8 @@ SCHEMA_REGISTRY_URL = Variable(
 )
 REGISTRY = Variable(
     "KAFKA_LAKE_REGISTRY_",
-    "Any property of confluent-kafka's `SchemaRegistryClient`, likewise. A named cluster uses "
+    "Any property of confluent-kafka's `SchemaRegistryClient`, in upper case with `_` for each dot. A named cluster "
+    "uses "
     "`KAFKA_LAKE_REGISTRY__<NAME>__…`.",
     example="KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO=user:password",
 )
@@ -57,7 +58,7 @@ CATALOG = Variable("KAFKA_LAKE_CATALOG", "Name of the Iceberg catalog in Spark a
 PYICEBERG_CATALOG = Variable(
     "PYICEBERG_CATALOG__",
     "Catalog properties, by PyIceberg's convention `PYICEBERG_CATALOG__<NAME>__<PROPERTY>`. Spark gets the same "
-    "ones. Without any, the catalog is SQLite with files in `KAFKA_LAKE_HOME`.",
+    "properties. Without any, the catalog is SQLite with files in `KAFKA_LAKE_HOME`.",
     example="PYICEBERG_CATALOG__LAKE__URI=http://127.0.0.1:8181",
 )
 SPARK_REMOTE = Variable(
@@ -73,7 +74,7 @@ SPARK_JARS = Variable(
 )
 SAMPLES = Variable(
     "KAFKA_LAKE_SAMPLES",
-    "Whether Dagster's log quotes dead letters of tables without `redact:`.",
+    "Whether Dagster shows values of dead letters, for tables without `redact:`.",
     "true",
 )
 HOME = Variable("KAFKA_LAKE_HOME", "Folder for local state.", ".kafka_lake")

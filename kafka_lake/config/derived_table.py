@@ -98,7 +98,7 @@ class DerivedTable(Settings):
     verify: int = Field(
         default=100,
         ge=0,
-        description="Number of keys or records per commit that are also computed from all upstream rows. If one "
+        description="Number of keys or records per commit that the audit recomputes from all upstream rows. If one "
         "differs, nothing is published. `0` switches this off.",
         examples=[1000, 0],
     )

@@ -23,8 +23,8 @@ class Json(Settings):
     type: Literal["json"]
     infer_timestamps: bool = Field(
         default=False,
-        description="JSON without `columns`: infer date and timestamp columns from ISO 8601 text, if all records of "
-        "the first commit with the field agree.",
+        description="JSON without `columns`: infer date and timestamp columns, if all values of the field in the "
+        "first commit are ISO 8601 text.",
     )
     timestamp_unit: TimestampUnit | None = Field(
         default=None,
@@ -135,8 +135,8 @@ class KeyOfJson(Settings):
     column: Text = _COLUMN
     schema_: Text = Field(
         alias="schema",
-        description="JSON keys: Spark DDL of the key's fields. Other keys: a schema file; by "
-        "default, the registry's schema.",
+        description="JSON keys, required: Spark DDL of the key's fields. Other formats: a schema file; by default, "
+        "the registry's schema.",
         examples=["id bigint"],
     )
 

@@ -79,7 +79,7 @@ class Kafka(BaseModel):
         ge=1,
         description="Maximum number of attempts after temporary errors of brokers, catalog and storage.",
     )
-    retry_max_seconds: float = Field(default=30.0, ge=0, description="Longest pause between two attempts.")
+    retry_max_seconds: float = Field(default=30.0, ge=0, description="Maximum pause between two attempts.")
 
     @property
     def names_brokers(self) -> bool:
@@ -280,9 +280,11 @@ class Cluster(Settings):
         default_factory=dict, description="Iceberg catalog properties, without secrets."
     )
     spark_config: Properties = Field(default_factory=dict, description="Spark settings.")
-    read_committed: bool = Field(default=True, description="Leave out records of aborted and open transactions.")
+    read_committed: bool = Field(
+        default=True, description="Skip records of aborted transactions, and wait for open ones."
+    )
     retry_attempts: int = Field(default=6, ge=1, description="Maximum number of attempts after temporary errors.")
-    retry_max_seconds: float = Field(default=30.0, gt=0, description="Longest pause between two attempts.")
+    retry_max_seconds: float = Field(default=30.0, gt=0, description="Maximum pause between two attempts.")
     sensor_interval_seconds: int = Field(
         default=10,
         ge=1,
@@ -290,8 +292,8 @@ class Cluster(Settings):
     )
     catch_up_for: Duration = Field(
         default="1h",
-        description="How long a run that the sensor requested goes on while records arrive. `0s`: it reads only "
-        "records that existed when it started.",
+        description="How long a run that the sensor requested continues while records arrive. `0s`: the run reads "
+        "only records that existed when it started.",
     )
     shared_runs: int | None = Field(
         default=None,

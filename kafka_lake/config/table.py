@@ -129,7 +129,8 @@ class Evolution(Settings):
 class _Limited(Settings):
     limit: Limit = Field(
         default=None,
-        description="Maximum number or share of dead letters. A run with more fails before it publishes.",
+        description="Maximum number or share of dead letters in a commit. Beyond it, the run fails before it "
+        "publishes.",
         examples=["5%"],
     )
 
@@ -182,18 +183,19 @@ class TableSettings(Settings):
 
     columns: OptionalText = Field(
         default=None,
-        description="JSON: Spark DDL of the columns. Without it, columns are inferred from the records and evolve.",
+        description="JSON: Spark DDL of the columns. Without it, columns are inferred from the records, and new "
+        "fields are added.",
         examples=["order_id bigint not null, items array<string>, ordered_at timestamp"],
     )
     renames: TextMap = Field(
         default_factory=dict,
-        description="Renames columns, as `old: new`. Field ids stay.",
+        description="Renames columns, as `old: new`. Iceberg's field ids stay.",
         examples=[{"store": "store_id"}],
     )
     exclude_fields: TextOrList = Field(
         default=(),
-        description="Fields that get no column. With `columns`, list here the declared columns that only "
-        "`delete_when` needs.",
+        description="Fields that get no column. With `columns`: declared columns that `delete_when` needs but the "
+        "table doesn't.",
         examples=[["search_vector"]],
     )
     transform: OptionalText = Field(
@@ -227,7 +229,8 @@ class TableSettings(Settings):
     )
     dead_letters: DeadLetters = Field(
         default_factory=KeepDeadLetters,
-        description="Records that don't fit: stored in a dead-letter table (`table`), only counted (`skip`), or a "
+        description="Records that can't become rows: stored in a dead-letter table (`table`), only counted (`skip`), "
+        "or a "
         "reason to fail the run (`fail`).",
         examples=["fail", {"mode": "table", "limit": "5%"}],
     )
@@ -238,18 +241,17 @@ class TableSettings(Settings):
     )
     on_data_loss: Literal["fail", "continue"] = Field(
         default="fail",
-        description="If Kafka has lost unread records: fail the run, or continue and record the loss.",
+        description="If Kafka has lost unread records: `fail` the run, or `continue` and record the loss.",
     )
     freshness_limit: Duration | None = Field(
         default=None,
-        description="The check `freshness` warns if a record waits longer than this for its row, by its Kafka "
-        "timestamp. A topic without new records is fresh.",
+        description="The check `freshness` warns while an unread record is older than this, by Kafka timestamp.",
         examples=["5m"],
     )
     redact: Redact | None = Field(
         default=None,
-        description="What to hide when Dagster quotes values: matches of Python regular expressions, `all`, or "
-        "`none`. Default: `all` if `KAFKA_LAKE_SAMPLES` is false, otherwise `none`.",
+        description="Which values Dagster must not show: `all`, `none`, or matches of Python regular expressions. "
+        "Default: `all` if `KAFKA_LAKE_SAMPLES` is false, otherwise `none`.",
         examples=[[r"\d{4}-\d{4}"], "all"],
     )
     maintenance: Maintenance | None = Field(

@@ -160,8 +160,8 @@ class Topic(Settings):
     )
     format: ValueFormat = Field(
         default_factory=lambda: Json(type="json"),
-        description="How values are encoded: the name of a format, or `{type: …}` with its settings. `confluent` "
-        "determines the format from each record's schema id. `string` and `bytes` store the whole value in one "
+        description="How values are encoded: the name of a format, or `{type: …}` with its settings. With "
+        "`confluent`, each record's schema id determines its format. `string` and `bytes` store the whole value in one "
         "column.",
         examples=["avro", {"type": "json", "envelope": "debezium"}],
     )

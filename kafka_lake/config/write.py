@@ -42,8 +42,8 @@ class _OfKeys(Settings):
     )
     order_by: TextOrList = Field(
         default=(),
-        description="Columns with times or numbers that decide which of two changes of a key is newer; then Kafka "
-        "partition and offset. Without it, and without an envelope, only the offset decides.",
+        description="Columns with times or numbers that decide which of two changes of a key is newer. For equal "
+        "values, Kafka partition and offset decide. Without `order_by` or Debezium, only the offset decides.",
         examples=[["updated_at"]],
     )
     delete_when: OptionalText = Field(
@@ -53,7 +53,7 @@ class _OfKeys(Settings):
     )
     ignore_null_updates: ColumnsOrAll = Field(
         default=False,
-        description="Without an envelope: columns that a null leaves unchanged. `true` means all columns except key "
+        description="Without an envelope: columns in which null means unchanged. `true` means all columns except key "
         "and order.",
         examples=[["email", "phone"]],
     )
@@ -100,7 +100,8 @@ class Upsert(_OfKeys):
     )
     delete_retention: Duration = Field(
         default="7d",
-        description="How long a deleted key is remembered. During this time, a late change doesn't restore the row.",
+        description="How long deleted keys are stored. During this time, an older change that arrives late doesn't "
+        "restore the row.",
     )
     on_truncate: TruncateMode = Field(
         default="fail",

@@ -39,7 +39,7 @@ ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
         NOT_JSON: "The value isn't one JSON object in UTF-8.",
         NOT_TEXT: "The value isn't UTF-8.",
         NO_SCHEMA_ID: "The value doesn't begin with a zero byte and a schema id.",
-        UNKNOWN_SCHEMA: "The registry doesn't have the schema id, or its schema isn't of the topic's format.",
+        UNKNOWN_SCHEMA: "The registry doesn't have the schema id, or the schema has another format than the topic.",
         MALFORMED: "The bytes don't decode with their schema.",
         WRONG_TYPE: "A field's value doesn't fit its column's type. `on_incompatible: new_column` stores it in "
         "another column.",
@@ -48,16 +48,16 @@ ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
         TOO_DEEP: "The value has more than 64 nested levels.",
         BAD_KEY: "The key doesn't decode.",
         TRANSFORM_FAILED: "The transform failed on the record.",
-        UNDECODABLE: "The record alone makes its batch fail.",
+        UNDECODABLE: "Reading or writing the record fails, even without other records.",
         UNMATCHED: "No table of the topic takes the record.",
         NOT_A_CHANGE: "Envelopes: the value isn't a change of a row; a heartbeat, for example.",
         NO_KEY: "Upserts: a key column is null or missing.",
         NO_ORDER: "Upserts: an `order_by` column is null, or the source position is unknown.",
         OTHER_KEY: "Envelopes: the record's key has other columns than the table's key.",
         KEY_CHANGED: "Maxwell or Canal with several partitions and without `order_by`: an update changes the key.",
-        NO_OLD_KEY: "Envelopes: an update may have changed the key, and lacks the key before it.",
+        NO_OLD_KEY: "Envelopes: an update may have changed the key, and the record lacks the old key.",
         SEVERAL_ROWS: "Canal: the record has several rows.",
-        VALUE_NOT_SENT: "Envelopes: the source didn't send an unchanged value, and no row has it.",
+        VALUE_NOT_SENT: "Envelopes: the source omitted an unchanged value, and the table has no row with it.",
         RULE: "The row breaks this rule of the table.",
     }
 )

@@ -79,7 +79,7 @@ LOSSES = _gauge(
 
 # The label `table` is each of the topic's tables here: that with its rows, the dead letters, deletes.
 TABLE_ROWS = _gauge("table_rows", "topic table", "Rows in the data files; deleted rows count until compaction.")
-TABLE_DELETED_ROWS = _gauge("table_deleted_rows", "topic table", "Deleted rows among them.")
+TABLE_DELETED_ROWS = _gauge("table_deleted_rows", "topic table", "Deleted rows in the data files.")
 TABLE_DELETED_SHARE = _gauge("table_deleted_ratio", "topic table", "Share of deleted rows, from 0 to 1.")
 TABLE_FILES = _gauge("table_data_files", "topic table", "Data files.")
 TABLE_DELETE_FILES = _gauge("table_delete_files", "topic table", "Position-delete files and deletion vectors.")

@@ -212,7 +212,7 @@ class Waited:
 
 
 class GateFailedError(AuditFailedError):
-    """A check of the audit refused a commit. `main` is unchanged, and the staged snapshot has been removed.
+    """Checks of a commit failed, so the staged snapshot has been removed. `main` is unchanged.
 
     Args:
         findings: The result of each check.
@@ -222,8 +222,8 @@ class GateFailedError(AuditFailedError):
     what_to_do: ClassVar[str] = (
         "The message names the check. `dead_letters`: run `kafka-lake dead-letters TOPIC`, then fix the producer or "
         "schema, or raise `dead_letters: limit`. `schema_evolution`: see `SchemaRefusedError`. `rule_…`: see "
-        "[rules](rules.md#when-a-rule-fails-a-run). `row_count`, `offset_continuity`: a transform must return one "
-        "row per row and keep the metadata column; without a transform, please report it."
+        "[rules](rules.md#when-a-rule-fails-a-run). `row_count`, `offset_continuity`: a transform must return one row "
+        "per input row and keep the metadata column; without a transform, please report it."
     )
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Settings as plain frozen data, without the models that read them."""
+"""Settings as plain frozen data, without the models that validate them."""

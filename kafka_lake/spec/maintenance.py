@@ -48,7 +48,7 @@ class Maintenance(Settings):
 
     row_retention: Duration | None = Field(
         default=None,
-        description="Delete rows and dead letters older than this, by Kafka timestamp. A row may stay up to a tenth "
+        description="Delete rows and dead letters older than this, by Kafka timestamp. A row may stay up to 10% "
         "longer, at most a day. `null` keeps them. Only for `write: append`.",
         examples=["90d"],
     )

@@ -165,8 +165,9 @@ class RuleEntry(Settings):
     )
     range: Range | None = Field(
         default=None,
-        description="The column is between `min` and `max`, inclusive; one may be omitted. `float` and `double` "
-        "compare with the nearest value, and NaN is in no range. Quote dates and times; without a zone they are UTC.",
+        description="The column is between `min` and `max`, inclusive; one may be omitted. In `float` and `double` "
+        "columns, limits are rounded to the type; NaN is in no range. Quote dates and times; without a zone they are "
+        "UTC.",
         examples=[{"column": "amount", "min": 0, "max": 10000}],
     )
     pattern: Pattern | None = Field(
@@ -188,15 +189,15 @@ class RuleEntry(Settings):
     )
     within: OptionalText = Field(
         default=None,
-        description="With `unique`: also compare with earlier commits, back to this period before the commit's "
-        "oldest row, or with the whole `table`.",
+        description="With `unique`: also compare with rows of earlier commits: with the whole `table`, or with rows "
+        "up to this much older than the commit's oldest row.",
         examples=["7d", "table"],
     )
     foreign_key: ForeignKey | None = Field(
         default=None,
-        description="A row of another table's newest snapshot has the same values in `to` (default: the same "
-        "columns). Rows with a null in them pass. A row that arrives before the one it refers to is a dead letter: "
-        "replay it later, or use `warn`.",
+        description="Another table has a row with the same values in `to` (default: the same columns). Rows with a "
+        "null in these columns pass. If the other row arrives later, the row is a dead letter: replay it, or use "
+        "`warn`.",
         examples=[{"columns": ["store"], "table": "lake.stores", "to": ["id"]}],
     )
     row_count: RowCount | None = Field(
@@ -218,12 +219,12 @@ class RuleEntry(Settings):
     on_failure: OnFailure | None = Field(
         default=None,
         description="`dead_letter` moves the row to the dead-letter table. `fail` publishes nothing and fails the "
-        "run. `warn` publishes all rows. Default: `dead_letter` for rules of rows, `fail` for rules of commits.",
+        "run. `warn` publishes all rows. Default: `dead_letter`; for `row_count` and `check`, `fail`.",
     )
     fail_above: Limit = Field(
         default=None,
         description="With `dead_letter`: number or share of a commit's rows that may break the rule before the run "
-        "fails. A share always allows ten rows. Default: 5%.",
+        "fails. With a share, ten rows are always allowed. Default: 5%.",
         examples=["20%"],
     )
 

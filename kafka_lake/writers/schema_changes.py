@@ -128,9 +128,9 @@ class SchemaRefusedError(AuditFailedError):
     """The records need table changes that Iceberg or the topic's settings don't allow. `main` is unchanged."""
 
     what_to_do: ClassVar[str] = (
-        "`kafka-lake schema TOPIC` lists each difference and its rule. Allow the change (`evolution: evolve`), set "
-        "such values apart (`on_incompatible: dead_letter` or `new_column`), declare columns whose names are data as "
-        "a map, or change the producer. See [schema evolution](schema-evolution.md)."
+        "`kafka-lake schema TOPIC` lists each difference and its rule. Allow the change (`evolution: evolve`), move "
+        "values that don't fit (`on_incompatible: dead_letter` or `new_column`), declare a map if field names are "
+        "data, or change the producer. See [schema evolution](schema-evolution.md)."
     )
 
     def __init__(self, spec: TopicTable, reasons: Sequence[str], remedy: str, changes: Sequence[Change] = ()) -> None:

@@ -329,9 +329,10 @@ def main() -> None:
     logging.getLogger("kafka_lake").setLevel(logging.ERROR)
     with interruptible():
         score = run_races(folder, options.races, options.ingests, options.contenders, _tell_user, options.pair)
+    wins = ", ".join(f"run {number} won {count}" for number, count in sorted(score.wins.items()))
     summary = (
-        f"{score.races} races of {options.contenders} in {score.seconds:.0f} s, wins {dict(score.wins)}, "
-        f"{score.rollbacks} won by a rollback, {score.refusals} refused; {score.ingests} races of whole runs"
+        f"{score.races} races of {options.contenders} commits in {score.seconds:.0f} s: {wins}, a rollback won "
+        f"{score.rollbacks}; {score.refusals} commits refused; {score.ingests} races of whole runs"
     )
     _tell_user(summary)
     for problem in score.problems:

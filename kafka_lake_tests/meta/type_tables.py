@@ -15,7 +15,7 @@ from kafka_lake.formats.json.task.types import kind_of, merged, settled
 from kafka_lake.formats.task.columns import Rules
 
 AVRO_TYPES: tuple[tuple[str, str, str, str, str], ...] = (
-    ("null", "", "", "", "no column. As a map's value, `string` that is always null. Arrays of it are refused."),
+    ("null", "", "", "", "no column. In maps: `string`, always null. In arrays: refused."),
     ("boolean", "", "boolean", "boolean", ""),
     ("int", "", "int", "int", ""),
     ("int", "date", "date", "date", ""),
@@ -38,13 +38,14 @@ AVRO_TYPES: tuple[tuple[str, str, str, str, str], ...] = (
     ("record", "", "struct<…>", "struct<…>", "A field's `doc` becomes the column's comment. The root's fields "
     "are the table's columns."),
     ("record without fields", "", "struct<_set: boolean>", "struct<_set: boolean>",
-     "`_set` is true if the record is there. Later fields are added. Arrays of it are refused."),
+     "`_set` is true if the record isn't null. Fields that are added later become fields of the column. Arrays of it "
+     "are refused."),
     ("array", "", "array<…>", "list<…>", ""),
     ("map", "", "map<string, …>", "map<string, …>", "For duplicate keys, the last value wins."),
     ("union of null and T", "", "T", "T", "A union of one type is that type."),
     ("union of several", "", "struct<…>", "struct<…>",
-     "One field per type, of which one is set. Its name is the type's, such as `int` or `map`; a namespace is added "
-     "if names are ambiguous."),
+     "One field per type, named after the type, such as `int` or `map`; one of them is set. Ambiguous names include "
+     "the namespace."),
     ("a type that contains itself", "", "", "", "refused. Use `format: bytes` for the topic."),
 )  # fmt: skip
 """What each Avro type becomes: Avro type, logical type, Spark type, Iceberg type, what else there is to know.
@@ -72,7 +73,7 @@ PROTOBUF_TYPES: tuple[tuple[str, str, str], ...] = (
     (
         "Nothing f",
         "f: struct<_set:boolean>",
-        "`_set` is true if the message is set. Later fields are added.",
+        "`_set` is true if the message is set. Fields that are added later become fields of the column.",
     ),
     ("repeated Line f", "f: array<struct<sku:string,count:int>>", "Empty if unset."),
     ("map<int32, Color> f", "f: map<int,string>", "Empty if unset."),
@@ -117,7 +118,7 @@ PROTOBUF_TYPES: tuple[tuple[str, str, str], ...] = (
 """Fields of a message; the columns that they become; what else is to be known."""
 
 PROTOBUF_RULES: tuple[tuple[str, str], ...] = (
-    ("proto3 field without `optional`", "the default value if unset, since the encoding doesn't distinguish them"),
+    ("proto3 field without `optional`", "the default value if unset: the encoding has no null"),
     ("proto3 `optional`, `oneof`, proto2 `optional`", "null if unset, even if proto2 declares a default"),
     ("proto2 `required`", "a record without it is a dead letter"),
     ("names", "as in the `.proto` file"),
@@ -125,7 +126,7 @@ PROTOBUF_RULES: tuple[tuple[str, str], ...] = (
         "a message that contains itself",
         "columns at the first level; inside, Protobuf's JSON as text",
     ),
-    ("a record's message without fields", "refused, since a table needs columns"),
+    ("a value's message without fields", "refused, since a table needs columns"),
     ("unknown fields, extensions", "no columns"),
     ("unknown numbers of a closed enum", "their digits"),
 )
@@ -164,7 +165,7 @@ JSON_SCHEMA_TYPES: tuple[tuple[str, str, str], ...] = (
         "struct<a:double,b:string>",
         "All fields; for two numeric types of one field, the wider one. Likewise `anyOf`, `then` and `else`.",
     ),
-    ('{"oneOf": [{"type": "integer"}, {"type": "string"}]}', "string", "JSON text for types without a common type."),
+    ('{"oneOf": [{"type": "integer"}, {"type": "string"}]}', "string", "JSON text if the types have no common type."),
     ('{"type": "object"}', "string", "JSON text for an object without known fields."),
     ('{"type": "array"}', "array<string>", "JSON text for unknown elements."),
     ("true", "string", "JSON text."),
@@ -223,7 +224,7 @@ _RULES: tuple[tuple[str, Any, str, tuple[str, ...]], ...] = (
     (
         "timestamp",
         ("timestamp",),
-        "RFC 3339 text with `T` or a space, years 0001 to 9999; UTC without an offset. Digits beyond microseconds "
+        "RFC 3339 text with `T` or a space, years 0001 to 9999; without an offset, UTC. Digits beyond microseconds "
         "are cut, and counted in the check `schema_evolution`. Numbers only with `timestamp_unit`.",
         ('"2026-01-02T03:04:05Z"', '"2026-01-02 03:04:05.1234567+01:00"', '"2026-01-02T03:04Z"', '"2026-01-02"',
          '"03:04:05"', '"10000-01-01T00:00:00Z"', "1767323045"),
@@ -250,7 +251,7 @@ _INFERENCE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("1", "2.5"), "Integers beyond 2^53 are rounded and counted."),
     (("1.0",), ""),
     (("0.12345678901234567890",), "Rounded and counted; `columns: a decimal(38,20)` keeps all digits."),
-    (('"x"', "1"), "JSON text for types without a common type."),
+    (('"x"', "1"), "JSON text if the types have no common type."),
     (('{"a": 1}', '{"b": [2]}'), "Fields in order of appearance."),
     (("null", "[]"), "The check `schema_evolution` names such fields."),
 )

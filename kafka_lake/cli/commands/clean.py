@@ -21,13 +21,13 @@ _FILES = 10
 
 def clean(
     topic: AnyTopic = None,
-    older_than: Annotated[str, typer.Option(help="Keep everything younger than this: 30m, 24h, 7d.")] = "24h",
+    older_than: Annotated[str, typer.Option(help="Keep files and branches newer than this: 30m, 24h, 7d.")] = "24h",
     yes: Annotated[bool, typer.Option("--yes", help="Remove them. Without this option, they are only listed.")] = False,
 ) -> None:
     """List the branches and files that killed runs left behind; --yes removes them.
 
-    The files belong to no snapshot. Younger files and branches are kept, since a run may still be writing them. Use 0s
-    only while nothing writes to the tables.
+    The files belong to no snapshot. New files and branches are kept, since a run may still be writing them. Use 0s only
+    while nothing writes to the tables.
     """
     from kafka_lake.maintenance import clean as cleaning
     from kafka_lake.spec.topic_table import once_each

@@ -37,7 +37,8 @@ _PARTITIONS = 6
 def dead_letters(
     topic: Topic,
     replay: Annotated[
-        bool, typer.Option("--replay", help="Decode them again, and move those that fit into the table.")
+        bool,
+        typer.Option("--replay", help="Decode dead letters again, and move those that can become rows into the table."),
     ] = False,
     where: Annotated[
         str | None,
@@ -48,8 +49,8 @@ def dead_letters(
 ) -> None:
     """List a topic's dead letters by class, or decode them again.
 
-    A condition may use error_class, error_message, partition, offset, timestamp, failed_at and run_id. Lists support
-    comparisons, in, between, is null, like 'text%', and, or, not. --replay supports Spark SQL about one row.
+    A condition may use error_class, error_message, partition, offset, timestamp, failed_at and run_id. To list, it may
+    use comparisons, in, between, is null, like 'text%', and, or, not; with --replay, any Spark SQL about one row.
     """
     from kafka_lake.ingest import run
 

@@ -42,7 +42,7 @@ def discover(
     internal: Annotated[bool, typer.Option("--all", help="Include internal topics, whose names start with _.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the cluster's topics with a guess of their format, and write YAML documents for named ones.
+    """List the cluster's topics and their probable formats, and write YAML documents.
 
     Offsets have gaps after compaction and transactions, so they aren't exact record counts. Sizes are estimates, before
     compression, of one replica. No consumer group is used, and no file is overwritten.

@@ -40,10 +40,10 @@ def status(
         str | None, typer.Option(help="Wait until the tables have all records, at most this long: 90s, 5m.")
     ] = None,
 ) -> None:
-    """Show how far each table is; for one topic, each Kafka partition.
+    """Show the position and lag of each table; for one topic, of each Kafka partition.
 
     If a topic lags and its last run failed, also shows that run's error. Exit code 1 if a topic can't be read, or if
-    --wait ends too early.
+    --wait times out.
     """
     seconds = None if wait is None else seconds_of(wait)
     specs = project.topic_tables(topic)

@@ -16,11 +16,11 @@ from kafka_lake.errors import ConfigurationError
 
 def verify(
     table: Annotated[str, typer.Argument(help="Table of a topic; with its namespace if the name is ambiguous.")],
-    since: Annotated[str, typer.Option(help=f"Verify only records from here on: {OFFSETS}.")] = "earliest",
+    since: Annotated[str, typer.Option(help=f"Start of the verified records: {OFFSETS}.")] = "earliest",
     sample: Annotated[str, typer.Option(help="Share of records whose values are compared.")] = "1%",
     as_json: AsJson = False,
 ) -> None:
-    """Prove that a table has every record in Kafka before the table's position exactly once.
+    """Prove that a table has each record exactly once, up to the table's position.
 
     Exit code 0: proven. 1: problems. 2: the table couldn't be verified.
     """

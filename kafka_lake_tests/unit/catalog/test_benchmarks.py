@@ -138,7 +138,7 @@ def test_a_table_tells_a_repeat_that_is_not_exact_and_when_all_is_committed() ->
         "series": as_json([Series("a", "t", "warm", (repeat(1), repeat(1, 999))), Series("b", "t", "cold", (late,))])
     }
     rows = [dict(zip(HEADER, row, strict=True)) for row in throughput_rows(result, "t")]
-    assert [(r["Contender"], r["exactly once"]) for r in rows] == [
+    assert [(r["Program"], r["exactly once"]) for r in rows] == [
         ("a", "NO"),
         ("b", "yes"),
         ("b, until committed", "yes"),
@@ -162,14 +162,14 @@ def test_a_table_compares_bad_records_with_clean_ones_and_counts_both_of_their_p
     ]
     rows = dirty_rows({"topics": {"c": "clean", "d": "1% cut off"}, "series": as_json(series)})
     found = [dict(zip(DIRTY_HEADER, row, strict=True)) for row in rows]
-    assert [(r["Records"], r["Contender"], r["of its clean rate per CPU-s"]) for r in found] == [
+    assert [(r["Records"], r["Program"], r["relative to clean records"]) for r in found] == [
         ("clean", "a, warm", "1.00"),
         ("clean", "b, warm", "1.00"),
         ("1% cut off", "a, warm", "0.50"),
         ("1% cut off", "b, warm", "0.50"),
         ("1% cut off", "c, warm", "1.00"),
     ]
-    assert [r["s until readers see it"] for r in found[2:]] == ["2.0", "2.0", "7.0"]
+    assert [r["s until visible"] for r in found[2:]] == ["2.0", "2.0", "7.0"]
     assert [(r["rows"], r["dead letters"], r["every record once"]) for r in found[2:]] == [
         ("990", "10", "yes"),
         ("990", "10", "NO"),
