@@ -82,7 +82,7 @@ def test_offsets_between_added_rows_are_not_derived_again(
 ) -> None:
     """What was made of them stays, also where their rows have expired."""
     session = spark_resource.spark_session
-    added = orders_of(session, [(item, 1, "s") for item in (3, 3, 4, 90, 700, 702)])
+    added = orders_of(session, [(key, 1, "s") for key in (3, 3, 4, 90, 700, 702)])
     monkeypatch.setattr(frames_module, "added_between", lambda *_: added)
     monkeypatch.setattr(frames_module, "MAX_RANGES", most)
     value = pinned(800)
@@ -106,10 +106,10 @@ RIGHT = [("a", 2), (None, 1), ("b", 1)]
     ("staged", "problem"),
     [
         (RIGHT, ""),
-        ([*RIGHT, ("gone", 1)], r'store = "gone", .* give {"store": "gone", "n": 1}, and all rows give no row'),
-        ([("a", 2), (None, 2), ("b", 1)], r'store = null, .* give {"store": null, "n": 2}, and all .* "n": 1}'),
-        (RIGHT[:2], r'store = "b", .* give no row, and all rows give {"store": "b", "n": 1}'),
-        ([*RIGHT, ("a", 2)], r'1 of 5 keys differ: for store = "a", .* and all rows give no row'),
+        ([*RIGHT, ("gone", 1)], r'store = "gone", .* {"store": "gone", "n": 1} from .*, and no row from all rows'),
+        ([("a", 2), (None, 2), ("b", 1)], r'store = null, .* {"store": null, "n": 2} from .* "n": 1} from all rows'),
+        (RIGHT[:2], r'store = "b", .* no row from .*, and {"store": "b", "n": 1} from all rows'),
+        ([*RIGHT, ("a", 2)], r'1 of 5 keys differ: for store = "a", .* and no row from all rows'),
     ],
 )
 def test_touched_keys_are_staged_as_all_rows_give_them(
