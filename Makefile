@@ -249,11 +249,12 @@ COMPILE := uv pip compile --universal --generate-hashes --no-strip-extras --no-e
   --no-header --no-annotate --python-version 3.11
 
 .PHONY: lock
-lock: ## Write requirements.lock and deploy/requirements.lock again from pyproject.toml (needs uv)
+lock: ## Write requirements.lock and the others again (needs uv)
 	$(COMPILE) --group dev $(addprefix --extra ,$(subst $(COMMA), ,$(EXTRAS))) \
 	  pyproject.toml -o requirements.lock
 	$(COMPILE) $(addprefix --extra ,s3 protobuf postgres kubernetes) --constraint requirements.lock \
 	  pyproject.toml -o deploy/requirements.lock
+	$(COMPILE) kafka_lake_tests/contract/readers.in -o kafka_lake_tests/contract/readers.lock
 
 .PHONY: clean
 clean: ## Remove what the targets made in this clone (the user's download cache is kept)

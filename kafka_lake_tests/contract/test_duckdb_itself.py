@@ -1,16 +1,14 @@
 """DuckDB's own reader of Iceberg tables, `iceberg_scan`, reads a topic's table value by value, after deletes too.
 
-The reader is an extension of one version of DuckDB, older than the one that the tests have: it is installed into an
-environment of its own. `Table.to_duckdb` is something else: PyIceberg reads, and hands over Arrow.
+The reader is an extension of one version of DuckDB, older than the one that the tests have. `Table.to_duckdb` is
+something else: PyIceberg reads, and hands over Arrow.
 """
 
 import json
 import subprocess
-import venv
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +19,7 @@ from kafka_lake.ingest.run import ingest
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.contract.readers import readers_python
 from kafka_lake_tests.written_by import by
 
 pytestmark = [
@@ -53,18 +52,7 @@ _COLUMNS = "id bigint, store int, city string, price decimal(9,2), day date, mom
 _ASKED = "id, store, city, price, day, epoch_us(moment), tags, _kafka.partition, _kafka.offset"
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with DuckDB and its extensions."""
-    folder = tmp_path_factory.mktemp("duckdb")
-    venv.create(folder, with_pip=True)
-    packages = [f"duckdb=={_VERSION}", *(f"duckdb-extension-{name}=={_VERSION}" for name in _EXTENSIONS)]
-    done = subprocess.run([folder / "bin" / "pip", "install", "--quiet", *packages], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return folder / "bin" / "python"
-
-
-def _scan(python: Path, table: Table, condition: str = "true", columns: str = _ASKED) -> list[list[Any]]:
+def _scan(table: Table, condition: str = "true", columns: str = _ASKED) -> list[list[Any]]:
     """Return what DuckDB finds in a table, sorted."""
     properties: Mapping[str, str] = table.io.properties
     secret = {}
@@ -79,7 +67,9 @@ def _scan(python: Path, table: Table, condition: str = "true", columns: str = _A
         "metadata": table.metadata_location,
         "condition": condition,
     }
-    done = subprocess.run([python, "-I", "-c", _READ], input=json.dumps(asked), capture_output=True, text=True)
+    done = subprocess.run(
+        [readers_python(), "-I", "-c", _READ], input=json.dumps(asked), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     version, rows = json.loads(done.stdout)
     assert version == f"v{_VERSION}"
@@ -104,7 +94,6 @@ def _send(topic: Topic, ids: Sequence[int]) -> dict[int, list[Any]]:
 @pytest.mark.parametrize("arrow", [True, False], ids=["by Arrow", "by Spark"])
 @pytest.mark.parametrize("partition_by", [(), ("day(moment)", "bucket(4, id)")], ids=["unpartitioned", "partitioned"])
 def test_iceberg_scan_finds_each_value_before_and_after_deletes(
-    python: Path,
     new_topic: Callable[..., Topic],
     connections: Callable[[], Connections],
     view: Callable[[TopicTable], View],
@@ -118,20 +107,19 @@ def test_iceberg_scan_finds_each_value_before_and_after_deletes(
     ingest(spec, connections(), "run-1")
     rows |= _send(topic, range(60, 80))
     ingest(spec, connections(), "run-2")
-    assert _scan(python, view(spec).table) == sorted(rows.values())
+    assert _scan(view(spec).table) == sorted(rows.values())
     late = [row for row in rows.values() if row[4] >= "2026-01-01"]
     assert 0 < len(late) < len(rows)
-    assert _scan(python, view(spec).table, "day >= DATE '2026-01-01'") == sorted(late)
+    assert _scan(view(spec).table, "day >= DATE '2026-01-01'") == sorted(late)
 
     connections().spark().sql(f"DELETE FROM {view(spec).sql_name()} WHERE id % 5 = 1")
     table = view(spec).table
     deletes = [file.content for task in table.scan().plan_files() for file in task.delete_files]
     assert set(deletes) == {DataFileContent.POSITION_DELETES}
-    assert _scan(python, table) == sorted(row for number, row in rows.items() if number % 5 != 1)
+    assert _scan(table) == sorted(row for number, row in rows.items() if number % 5 != 1)
 
 
 def test_iceberg_scan_reads_history_and_current_versions(
-    python: Path,
     new_topic: Callable[..., Topic],
     connections: Callable[[], Connections],
     view: Callable[[TopicTable], View],
@@ -152,9 +140,7 @@ def test_iceberg_scan_reads_history_and_current_versions(
     }
     columns = "id, v, valid_from, valid_to"
     current = [[key, "v 13", 39, None] for key in range(4)]
-    assert _scan(python, table, "valid_to IS NULL", columns) == current
+    assert _scan(table, "valid_to IS NULL", columns) == current
     ended = [[key, f"v {at // 3}", at, at + 1] for key in range(5) for at in range(39)]
-    assert _scan(python, table, "valid_to IS NULL OR valid_from < valid_to", columns) == sorted(ended + current)
-    assert _scan(python, table, "valid_from <= 20 AND valid_to > 20", columns) == [
-        [key, "v 6", 20, 21] for key in range(5)
-    ]
+    assert _scan(table, "valid_to IS NULL OR valid_from < valid_to", columns) == sorted(ended + current)
+    assert _scan(table, "valid_from <= 20 AND valid_to > 20", columns) == [[key, "v 6", 20, 21] for key in range(5)]

@@ -274,4 +274,4 @@ def test_the_doctor_names_keyed_tables_with_deletion_vectors(document: Path, mon
     catalog.pyiceberg.create_table(("shop", "customers"), columns, properties={"format-version": "3"})
     assert readers().passed
     assert "(format version 3) in shop.customers: Spark, PyIceberg" in readers().message
-    assert "Daft and chDB didn't" in readers().message
+    assert "Daft, chDB and Trino 476 didn't" in readers().message
