@@ -47,7 +47,7 @@ def _move_heads(context: Context, tables: Tables, audited: Audited, properties: 
     primary = staged.primary
     primary.branch.publish(primary.snapshot, lambda before: {**added(before, totals), **properties})
     published_at = time.time()
-    context.observer.step_done("primary published")
+    context.observer.step_done("table published")
     return published_at
 
 

@@ -265,7 +265,7 @@ def _stage_rows(
                 decoder = learned.decoder
             if not has_changed and not (isinstance(written, Written) and written.has_stopped):
                 rows = staging.append(written) if isinstance(written, Written) else written
-                context.observer.step_done("primary staged")
+                context.observer.step_done("table staged")
                 undo.push(attempt.pop_all())
                 return replace(rows, decoder=decoder, plan=new_plan, left_out=left_out)
         # A pass that stopped early for columns that the policy refuses is repeated to its end.

@@ -29,12 +29,12 @@ LABELS = (
     "planned",
     "table created",
     "deletes published",
-    "primary staged",
+    "table staged",
     "audited",
-    "primary published",
+    "table published",
 )
 _KILLED_AT = tuple(label for label in LABELS if label != "table created")
-_BEFORE_PUBLICATION = ("planned", "primary staged", "audited", "deletes published")
+_BEFORE_PUBLICATION = ("planned", "table staged", "audited", "deletes published")
 _AS_EVER = (
     "kill while writing",
     "kill broker",

@@ -23,13 +23,13 @@ from kafka_lake_tests.chaos.world import RUN_SECONDS, Run, World, wait_for
 LABELS = (
     "planned",
     "table created",
-    "primary staged",
+    "table staged",
     "dead letters staged",
     "audited",
     "dead letters published",
-    "primary published",
+    "table published",
 )
-_BEFORE_PUBLICATION = ("planned", "primary staged", "dead letters staged", "audited", "dead letters published")
+_BEFORE_PUBLICATION = ("planned", "table staged", "dead letters staged", "audited", "dead letters published")
 _STARTUP = 90.0
 # More of them, and they would win every race against the run.
 _MAINTENANCE_PASSES = 2
@@ -340,7 +340,7 @@ class Chaos:
 
     def reporting_fails(self) -> None:
         """Let the catalog refuse requests once a run's rows are visible: the run must not fail by that."""
-        run = self.start(self.any_topic(), stop_at="primary published")
+        run = self.start(self.any_topic(), stop_at="table published")
         wait_for(lambda: run.halted() or not run.alive(), _STARTUP, f"run {run.run_id} to publish")
         self.world.proxy.arm(Fault(FAIL, "request", self.chance.randint(1, 3), self.chance.choice([0, 500, 503])))
         try:

@@ -280,7 +280,7 @@ def race_ingests(
 
 
 def _contender(arena: Arena, broker: EmbeddedBroker, spec: TopicTable, race: int) -> Callable[[int], RunReport]:
-    step = ("planned", "primary staged", "dead letters staged", "audited")[race % 4]
+    step = ("planned", "table staged", "dead letters staged", "audited")[race % 4]
     start = threading.Barrier(arena.contenders)
     cluster = {"bootstrap.servers": broker.bootstrap_servers}
     options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "kafka.isolation.level": "read_committed"}

@@ -239,7 +239,7 @@ def test_run_completes_after_connect_server_is_killed(
     killed: list[int] = []
 
     def kill_once(step: str) -> None:
-        if step == "primary staged" and not killed:
+        if step == "table staged" and not killed:
             assert server.pid is not None
             killed.append(server.pid)
             os.kill(server.pid, signal.SIGKILL)

@@ -141,7 +141,7 @@ def test_a_wish_to_stop_leaves_whole_commits_and_nothing_else(
     staged = threading.Event()
 
     def step_done(step: str) -> None:
-        if step == "primary staged":
+        if step == "table staged":
             staged.set()
 
     with going(spec, connections(), step_done=step_done) as run:

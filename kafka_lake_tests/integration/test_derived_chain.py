@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 
 Row = Mapping[str, Any]
 Place = tuple[int, int]
-INGEST_STEPS = ("planned", "audited", "primary published", "dead letters published")
+INGEST_STEPS = ("planned", "audited", "table published", "dead letters published")
 DERIVE_STEPS = ("planned", "staged")
 
 
@@ -192,7 +192,7 @@ def test_derived_chain_matches_ledger_after_random_faults(
     chain.assert_as_the_ledger()
     for number in range(5):
         send_events(topic, 10, chance)
-        steps = [*INGEST_STEPS, *(f"{item.identifier[0]}.{item.table}: primary published" for item in spec.tables[1:])]
+        steps = [*INGEST_STEPS, *(f"{item.identifier[0]}.{item.table}: table published" for item in spec.tables[1:])]
         chain.happened.append(f"ingest killed: {killed_at(spec, chance.choice(steps))}")
         for item in chain.tables:
             if chance.random() < 0.5:

@@ -29,8 +29,8 @@ WRITERS: dict[str, dict[str, Any]] = {
     "upsert": {"write": "upsert", "key": ("id",)},
     "history": {"write": "history", "key": ("id",)},
 }
-KILLS = ("primary staged", "dead letters staged", "audited", "dead letters published", "primary published")
-SHOWN = {("append", "dead letters published"), ("upsert", "primary staged"), ("history", "primary published")}
+KILLS = ("table staged", "dead letters staged", "audited", "dead letters published", "table published")
+SHOWN = {("append", "dead letters published"), ("upsert", "table staged"), ("history", "table published")}
 
 
 @pytest.mark.in_contract
@@ -50,7 +50,7 @@ def test_run_killed_at_any_step_is_completed_by_the_next(
     view: NewView,
     killed_at: Callable[..., None],  # noqa: F811
 ) -> None:
-    topic, visible = new_topic(), step == "primary published"
+    topic, visible = new_topic(), step == "table published"
     spec = topic.spec(**WRITERS[writer])
     topic.send_ids([100])
     ingest(spec, connections(), "first")
@@ -68,7 +68,7 @@ def test_run_killed_at_any_step_is_completed_by_the_next(
     ("writer", "step"),
     [
         ("append", "audited"),
-        exhaustive("append", "primary staged"),
+        exhaustive("append", "table staged"),
         exhaustive("append", "dead letters published"),
         exhaustive("upsert", "audited"),
         exhaustive("history", "audited"),

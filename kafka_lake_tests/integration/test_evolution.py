@@ -371,7 +371,7 @@ def test_new_field_beside_renamed_nested_ones_is_added(
 
     def step(name: str) -> None:
         staged.append(name)
-        assert staged.count("primary staged") <= 2, "the batch is staged again and again"
+        assert staged.count("table staged") <= 2, "the batch is staged again and again"
 
     spec = topic.spec(None)
     nested = {"shop.id": 1, "id": 2, "ID": 3}

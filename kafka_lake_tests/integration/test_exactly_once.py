@@ -513,7 +513,7 @@ def test_run_plans_again_after_another_writer_committed(
             table.append(pa.table({"id": pa.array([100], pa.int64())}))
 
     ingest(spec, connections(), "run-2", observer=Observer(step_done=change))
-    assert steps.count("primary staged") == 2
+    assert steps.count("table staged") == 2
     assert view(spec).ids() == [0, 1, 100]
     assert view(spec).position() == {0: 2}
     view(spec).assert_no_branches()

@@ -200,7 +200,7 @@ def test_unreachable_registry_fails_run_before_staging(
     with pytest.raises(RegistryError, match=r"127\.0\.0\.1:9"):
         ingest(spec, impatient, "run-2", observer=Observer(step_done=steps.append))
     assert (see.table.metadata, data_files(see.table)) == (before, files)
-    assert "primary staged" not in steps
+    assert "table staged" not in steps
     ingest(spec, connections(schemas), "run-3")
     see.assert_exactly_once(topic.ledger)
 

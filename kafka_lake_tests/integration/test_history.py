@@ -137,7 +137,7 @@ def test_history_of_random_changes_matches_model_after_kills(
     spec = topic.spec("id int, at timestamp, a int, b string", write="history", key=("id",), order_by=("at",),
                       ignore_null_updates=("a",), delete_when="b = 'gone'")  # fmt: skip
     source = Source(seed, topic)
-    for number, step in enumerate((None, "primary published", "primary staged")):
+    for number, step in enumerate((None, "table published", "table staged")):
         source.send(30)
         if step is not None:
             killed_at(spec, step)
@@ -361,7 +361,7 @@ def test_current_rows_and_history_of_a_topic_agree(
         assert rows == sorted(str([row[name] for name in names]) for row in current)
         assert as_modelled(view(past)) == model(events)
 
-    for number, step in enumerate((None, "primary published", "primary staged")):
+    for number, step in enumerate((None, "table published", "table staged")):
         source.send(30)
         if step is not None:
             killed_at(spec, step)

@@ -140,7 +140,7 @@ def test_a_history_has_the_versions_that_the_database_had(
     database = Database(random.Random(seed), topic, keys=25)
     track = ("state", "big") if seed % 2 else ()
     spec = topic.spec(None, write="history", envelope="debezium", track=track)
-    for number, step in enumerate((None, "primary published")):
+    for number, step in enumerate((None, "table published")):
         database.work(100)
         if number:
             database.columns = (*database.columns, "more")

@@ -608,7 +608,7 @@ def test_upsert_table_matches_the_database(
 
 @pytest.mark.exhaustive
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("step", ["deletes published", "primary staged", "audited"])
+@pytest.mark.parametrize("step", ["deletes published", "table staged", "audited"])
 def test_killed_upsert_run_leaves_rows_to_the_next(
     step: str,
     new_topic: NewTopic,

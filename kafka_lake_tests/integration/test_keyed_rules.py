@@ -96,7 +96,7 @@ def test_random_changes_kills_and_replays_match_a_model(
             changes.append(Told(key, (at, partition, sent.offset), value))
         every += changes
         if batch == 1:
-            killed_at(spec, chance.choice(["primary staged", "dead letters published", "audited"]))
+            killed_at(spec, chance.choice(["table staged", "dead letters published", "audited"]))
         report = ingest(spec, connections(), f"run-{batch}")
         model.commit(changes, 70)
         assert_like(model, view(spec))

@@ -85,7 +85,7 @@ def test_rows_that_a_snapshot_lacks_go_at_its_end_and_stay_gone(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("step", ["deletes published", exhaustive("primary staged"), exhaustive("audited")])
+@pytest.mark.parametrize("step", ["deletes published", exhaustive("table staged"), exhaustive("audited")])
 def test_killed_snapshot_completes_and_short_one_stops_the_run(
     step: str,
     new_topic: NewTopic,

@@ -159,7 +159,7 @@ def test_value_not_sent_is_not_taken_from_before_truncate(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("step", ["deletes published", "primary staged", "audited"])
+@pytest.mark.parametrize("step", ["deletes published", "table staged", "audited"])
 def test_truncate_of_killed_run_is_applied_by_the_next(
     step: str,
     new_topic: NewTopic,

@@ -211,7 +211,7 @@ def test_rows_that_are_rolled_back_are_read_again_exactly_once(
 
 @pytest.mark.exhaustive
 @pytest.mark.every_pair
-@pytest.mark.parametrize("at", [exhaustive("planned"), exhaustive("primary staged"), "audited"])
+@pytest.mark.parametrize("at", [exhaustive("planned"), exhaustive("table staged"), "audited"])
 def test_a_rollback_during_a_run_stays(
     at: str, new_topic: NewTopic, connections: NewConnections, view: NewView, sql: Any
 ) -> None:
@@ -372,7 +372,7 @@ def test_the_table_alone_is_enough_to_resume(
 
 @pytest.mark.exhaustive
 @pytest.mark.in_contract
-@pytest.mark.parametrize("step", ["primary staged", "dead letters staged", "dead letters published"])
+@pytest.mark.parametrize("step", ["table staged", "dead letters staged", "dead letters published"])
 def test_the_next_run_sweeps_the_branches_of_a_dead_one(
     step: str,
     new_topic: NewTopic,
@@ -421,7 +421,7 @@ def test_a_live_run_survives_a_clean_up_with_the_default_age(
     topic = new_topic()
     spec = topic.spec()
     mixed(topic, 4)
-    for step in ("primary staged", "dead letters staged", "audited", "dead letters published"):
+    for step in ("table staged", "dead letters staged", "audited", "dead letters published"):
         mixed(topic, 2)
         report = ingest(
             spec, connections(), "live", observer=Observer(step_done=at(step, lambda: clean(spec, connections())))

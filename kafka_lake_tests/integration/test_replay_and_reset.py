@@ -134,7 +134,7 @@ def test_a_replay_moves_records_between_rows_and_dead_letters(
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "step",
-    ["audited", exhaustive("dead letters published"), "primary published", exhaustive("dead letters reconciled")],
+    ["audited", exhaustive("dead letters published"), "table published", exhaustive("dead letters reconciled")],
 )
 def test_a_replay_killed_at_any_step_leaves_every_record_once(
     step: str, new_topic: NewTopic, connections: NewConnections, view: NewView, dying: Any
@@ -268,8 +268,8 @@ def test_dead_letters_move_into_the_table_exactly_once(
 
 @pytest.mark.parametrize(
     ("step", "nextrun"),
-    [exhaustive("audited", "dead_letter_replay"), ("primary published", "ingest"),
-     exhaustive("primary published", "dead_letter_replay"), exhaustive("dead letters reconciled", "ingest")],
+    [exhaustive("audited", "dead_letter_replay"), ("table published", "ingest"),
+     exhaustive("table published", "dead_letter_replay"), exhaustive("dead letters reconciled", "ingest")],
 )  # fmt: skip
 def test_killed_dead_letter_replay_leaves_every_record_once(
     step: str, nextrun: str, new_topic: NewTopic, connections: NewConnections, view: NewView, dying: Any

@@ -131,7 +131,7 @@ def test_routed_records_come_once_after_kills_at_each_step(
     send_events(topic, 40, chance)
     ingest(spec, connections(), "first")
     assert_all_once(spec, topic.ledger, view)
-    published = ("primary published", "dead letters published", "audited")
+    published = ("table published", "dead letters published", "audited")
     steps = [f"{NAMESPACE}.{topic.table}_{name}: {step}" for name in NAMES for step in published[:2]]
     steps = [*steps[:-1], f"{NAMESPACE}.{topic.table}_clicks: audited", *published]
     chance.shuffle(steps)
@@ -152,7 +152,7 @@ def test_of_two_racing_runs_each_record_comes_once(
     spec = spec_of(topic)
     send_events(topic, 20, chance)
     ingest(spec, connections(), "first")
-    for step in ("audited", f"{NAMESPACE}.{topic.table}_clicks: primary published", "planned"):
+    for step in ("audited", f"{NAMESPACE}.{topic.table}_clicks: table published", "planned"):
         send_events(topic, 12, chance)
         others: list[Any] = []
 
@@ -385,7 +385,7 @@ def test_a_record_is_in_each_table_that_takes_it(
         return
     # Killed when one table has its records, and the others don't.
     send_events(topic, 12, chance)
-    assert killed_at(spec, f"{NAMESPACE}.{topic.table}_even: primary published")
+    assert killed_at(spec, f"{NAMESPACE}.{topic.table}_even: table published")
     send_events(topic, 6, chance)
     ingest(spec, connections(), "last")
     assert_in_each(spec, *names)

@@ -93,7 +93,7 @@ def test_values_get_tables_up_to_the_limit(
     # A run that dies between its publications, and one that is overtaken, with values that are new.
     more = replace(spec, route_by=replace(spec.route_by, max_tables=9))
     send(topic, "order click z z")
-    assert killed_at(more, f"{NAMESPACE}.{topic.table}_click: primary published")
+    assert killed_at(more, f"{NAMESPACE}.{topic.table}_click: table published")
     tables["z"] = "_z"
     ingest(more, connections(), "third", observer=observer)
     assert held(spec, view)["_z"] == expected(topic, tables)["_z"]

@@ -121,7 +121,7 @@ def rules_are_kept(
     topic.send(b"junk")
     topic.send(None)
     report = ingest(spec, connections(), "run-1", observer=Observer(step_done=steps.append))
-    assert steps.count("primary staged") == (1 if rules is SET_APART else 2)
+    assert steps.count("table staged") == (1 if rules is SET_APART else 2)
     see, seen = view(spec), set[int]()
     expected = {
         sent.place: broken(json.loads(sent.value or b""), seen, rules is SET_APART)

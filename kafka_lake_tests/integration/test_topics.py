@@ -38,7 +38,7 @@ NewConnections = Callable[[], Connections]
 NewView = Callable[[TopicTable], View]
 
 PARTITIONS = (2, 3)
-STEPS = ("audited", "dead letters staged", "dead letters published", "primary published")
+STEPS = ("audited", "dead letters staged", "dead letters published", "table published")
 
 
 class Killed(BaseException):

@@ -147,7 +147,7 @@ def test_debezium_table_matches_the_database_after_faults(
         worker.kill()
         source.happen(200)
         worker.start()
-        for step in ("deletes published", "primary staged", "audited"):
+        for step in ("deletes published", "table staged", "audited"):
             source.happen(100)
             await_records(spec, connections)
             killed_at(spec, step)

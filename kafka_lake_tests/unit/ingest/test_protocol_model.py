@@ -271,7 +271,7 @@ def test_letters_published_while_others_are_settled_stay() -> None:
         ("produce", (0, ["bad-0"])),
         dying_at("dead letters published"),
         ("mend", "bad-0"),
-        dying_at("primary published"),
+        dying_at("table published"),
         overtaken_at("before commit", ("produce", (0, ["bad-1"]))),
     )
     assert not world.violations
@@ -279,7 +279,7 @@ def test_letters_published_while_others_are_settled_stay() -> None:
 
 @pytest.mark.parametrize("format_version", [1, 2])
 def test_letters_are_settled_time_and_again(format_version: int) -> None:
-    dying = replace(dying_at("primary published"), what="dead_letter_replay")
+    dying = replace(dying_at("table published"), what="dead_letter_replay")
     first, second = ((("produce", (0, [kind])), NEXT, ("mend", kind), dying, NEXT) for kind in ("bad-0", "bad-1"))
     world = outcome(*first, *second, world=World(format_version))
     assert not world.violations
@@ -317,7 +317,7 @@ def test_letters_that_still_do_not_fit_keep_their_place_when_they_are_delivered(
 def test_an_older_schema_leaves_no_letters_of_records_that_are_rows() -> None:
     world = outcome(
         ("produce", (0, ["bad-0"])),
-        overtaken_at("audited", ("mend", "bad-0"), by=dying_at("primary published")),
+        overtaken_at("audited", ("mend", "bad-0"), by=dying_at("table published")),
     )
     assert not world.violations
 
@@ -506,8 +506,8 @@ SABOTAGES = {
         GOOD,
         ("produce", (1, ["good"])),
         overtaken_at(
-            "primary staged",
-            by=replace(dying_at("primary published"), partitions=frozenset({1})),
+            "table staged",
+            by=replace(dying_at("table published"), partitions=frozenset({1})),
             partitions=frozenset({0}),
         ),
     ),

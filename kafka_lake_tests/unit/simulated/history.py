@@ -18,8 +18,8 @@ ATTEMPTS = 3
 POISON = "bad-poison"
 UNROUTABLE = "bad-route"
 STEPS = (
-    "planned", "table created", "primary staged", "dead letters staged", "audited", "dead letters published",
-    "primary published", "dead letters reconciled", "reconciled dead letters published",
+    "planned", "table created", "table staged", "dead letters staged", "audited", "dead letters published",
+    "table published", "dead letters reconciled", "reconciled dead letters published",
 )  # fmt: skip
 OPERATIONS = ("create branch", "commit", "publish", "drop branch", "expire", "create table")
 PLACES = (*STEPS, *(f"{when} {what}" for what in OPERATIONS for when in ("before", "after")), "watermarks", "load")
