@@ -226,9 +226,9 @@ def _exact(value: Any, kind: T.DataType, floats: list[float]) -> Any:
     if isinstance(kind, T.StructType):
         return tuple(_exact(value.get(field.name), field.dataType, floats) for field in kind)
     if isinstance(kind, T.ArrayType):
-        return tuple(_exact(item, kind.elementType, floats) for item in value)
+        return tuple(_exact(element, kind.elementType, floats) for element in value)
     if isinstance(kind, T.MapType):
-        return tuple((key, _exact(item, kind.valueType, floats)) for key, item in sorted(value.items()))
+        return tuple((key, _exact(element, kind.valueType, floats)) for key, element in sorted(value.items()))
     return value
 
 

@@ -29,12 +29,12 @@ def main() -> None:
     parser.add_argument("--master", default="local[*]", help="where the work is done (%(default)s)")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark property")
     options = parser.parse_args()
-    if malformed := [item for item in options.conf if "=" not in item]:
+    if malformed := [setting for setting in options.conf if "=" not in setting]:
         parser.error(f"--conf {malformed[0]}: write KEY=VALUE")
     load_dotenv(".env")
     try:
         memory = ConnectMemory.from_env()
-        extra = dict(item.split("=", 1) for item in options.conf)
+        extra = dict(setting.split("=", 1) for setting in options.conf)
         conf = local_conf(configured_catalog().for_spark(), options.master, spark_jars(), extra)
     except KafkaLakeError as error:
         raise SystemExit(str(error)) from None

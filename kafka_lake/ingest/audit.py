@@ -111,8 +111,8 @@ def check(
         *map(rule_finding, staged.rules),
     ]
     rows: Counter[int] = Counter()
-    for found in partitions or ():
-        rows[found.partition] += found.rows
+    for part in partitions or ():
+        rows[part.partition] += part.rows
     return results, dict(rows)
 
 
@@ -356,7 +356,7 @@ def _partitions(context: Context, staged: Staged) -> list[PartitionRows] | None:
         return None
     if primary.spans is not None:
         reported = partitions_of(primary.spans)
-        if all(found.distinct == found.rows for found in reported):
+        if all(part.distinct == part.rows for part in reported):
             return reported
     rows = added_rows(context, spec.identifier, primary)
     found = context.connections.frames.partitions(rows)

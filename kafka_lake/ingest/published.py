@@ -131,14 +131,14 @@ def _offset_continuity(spec: TopicTable, table: Table, cluster: KafkaCluster) ->
 def _duplicates(table: Table, positions: Sequence[Position], rows: BooleanExpression) -> list[str]:
     """Return the offsets with two rows, and those beyond the position."""
     problems = []
-    for (topic_id, partition), found in _keys(table, rows).items():
+    for (topic_id, partition), counted in _keys(table, rows).items():
         # Brokers without topic ids have one topic a table.
         own = next((position for position in positions if topic_id in (None, position.identity.topic_id)), None)
         where = place(own.identity.topic if own else f"with id {topic_id}", partition)
-        if found.twice:
-            problems.append(f"{where} has {found.twice} rows too many, the first at offset {found.first}")
-        if own and found.last >= (end := own.offsets.get(partition, 0)):
-            problems.append(f"{where} has offset {found.last}, its position is {end}")
+        if counted.twice:
+            problems.append(f"{where} has {counted.twice} rows too many, the first at offset {counted.first}")
+        if own and counted.last >= (end := own.offsets.get(partition, 0)):
+            problems.append(f"{where} has offset {counted.last}, its position is {end}")
     return problems
 
 
@@ -183,15 +183,15 @@ def _keys_of(rows: pa.Table) -> dict[tuple[str | None, int], _Keys]:
         [("offset", "count"), ("offset", "count_distinct"), ("offset", "max")]
     )
     keys = {}
-    for found in grouped.to_pylist():
-        twice, first = found["offset_count"] - found["offset_count_distinct"], 0
+    for group in grouped.to_pylist():
+        twice, first = group["offset_count"] - group["offset_count_distinct"], 0
         if twice:
-            topic_id = found["topic_id"]
+            topic_id = group["topic_id"]
             of_topic = pc.equal(rows["topic_id"], topic_id) if topic_id else rows["topic_id"].is_null()
-            only = rows.filter(pc.and_(of_topic, pc.equal(rows["partition"], found["partition"])))["offset"]
+            only = rows.filter(pc.and_(of_topic, pc.equal(rows["partition"], group["partition"])))["offset"]
             counts = only.value_counts()
             first = pc.min(counts.field("values").filter(pc.greater(counts.field("counts"), 1))).as_py()
-        keys[found["topic_id"], found["partition"]] = _Keys(twice, first, found["offset_max"])
+        keys[group["topic_id"], group["partition"]] = _Keys(twice, first, group["offset_max"])
     return keys
 
 

@@ -154,7 +154,7 @@ def _check_readable(table: Table) -> None:
     problem = "its files may have no field ids" if may_lack_ids else ""
     for other in table.metadata.schemas:
         for field in other.field_ids & schema.field_ids:
-            before, now = (str(each.find_column_name(field)) for each in (other, schema))
+            before, now = (str(version.find_column_name(field)) for version in (other, schema))
             if "." in now and before.rpartition(".")[2] != now.rpartition(".")[2]:
                 problem = f"its column {now} was renamed"
     if problem:

@@ -99,8 +99,8 @@ class Settings(BaseModel):
 
 
 def _or_template(schema: JsonSchemaValue) -> JsonSchemaValue:
-    described = {name: item for name, item in schema.items() if name in _TOLD}
-    values = {name: item for name, item in schema.items() if name not in _TOLD}
+    described = {name: keyword for name, keyword in schema.items() if name in _TOLD}
+    values = {name: keyword for name, keyword in schema.items() if name not in _TOLD}
     return schema if values == {"type": "string"} else {**described, "anyOf": [values, _TEMPLATE]}
 
 
@@ -265,9 +265,9 @@ def _each(check: Callable[[object], object]) -> Callable[[object], object]:
         if not isinstance(value, Mapping):
             return value
         found: dict[object, object] = {}
-        for key, item in value.items():
+        for key, entry in value.items():
             try:
-                found[_text(key)] = check(item)
+                found[_text(key)] = check(entry)
             except ValueError as error:
                 raise ValueError(f"{key}: {error}") from None
         return found
@@ -288,9 +288,9 @@ def _written_out_each(value: object) -> object:
     YAML reads 012345670123 as octal, 1234567_89 without its underscore, 1.10 as 1.1, and no as false.
     """
     if isinstance(value, Mapping):
-        for key, item in value.items():
-            if isinstance(item, int | float) and _NAMING.search(str(key).lower()) and not _is_account(key, item):
-                kind = "true or false" if isinstance(item, bool) else "a number, without zeros at its beginning or end"
+        for key, entry in value.items():
+            if isinstance(entry, int | float) and _NAMING.search(str(key).lower()) and not _is_account(key, entry):
+                kind = "true or false" if isinstance(entry, bool) else "a number, without zeros at its beginning or end"
                 raise ValueError(f"{key}: YAML reads this value as {kind}. Write the text in quotes")
     return _each(_written_out)(value)
 

@@ -27,7 +27,7 @@ class NewestChanges:
     @property
     def key(self) -> str:
         """Return the key of the table's rows in DuckDB's SQL."""
-        columns = [quoted(item) for item in key_columns(self._spec, self._state.table)]
+        columns = [quoted(column) for column in key_columns(self._spec, self._state.table)]
         columns = columns or [f"{quoted(METADATA_COLUMN)}.key"]
         return f"struct_pack({', '.join(f'k{number} := {column}' for number, column in enumerate(columns))})"
 

@@ -81,16 +81,16 @@ def verify(
     with file_errors(name):
         state, dead_letters = _consistent(connections.catalog, table)
         topic, report = knowing(topic, state.table.properties), Report(name, state.head)
-        for number, item in enumerate(table.each_topic):
+        for number, topic_spec in enumerate(table.each_topic):
             _OfTopic(
-                replace(topic, topic=item.topic),
-                item,
+                replace(topic, topic=topic_spec.topic),
+                topic_spec,
                 connections,
                 report,
                 since=since,
                 sample=sample,
                 progress=progress,
-                state=state_of(item, state.table),
+                state=state_of(topic_spec, state.table),
                 dead_letters=dead_letters,
                 is_first=not number,
             ).verify()

@@ -99,8 +99,8 @@ class Comparison:
             database.register("sampled", pa.table({"p": partitions, "o": offsets}))
             for batch in database.sql(query).to_arrow_reader(10_000):
                 cells = window.cells(batch.column("p").to_numpy(), batch.column("o").to_numpy())
-                for cell, found in zip(cells.tolist(), batch.column("content").to_pylist(), strict=True):
-                    compare(self._records[cell], found)
+                for cell, content in zip(cells.tolist(), batch.column("content").to_pylist(), strict=True):
+                    compare(self._records[cell], content)
             database.unregister("sampled")
 
     def _row(self, record: Message, row: Mapping[str, Any]) -> None:
@@ -202,9 +202,9 @@ def _same(value: Any, stored: Any, kind: Any, inner: Any, *, spec: TopicTable) -
         pairs = zip(value, stored, strict=False)
         return len(value) == len(stored) and all(_same(a, b, kind.element_type, inner, spec=spec) for a, b in pairs)
     if isinstance(kind, I.MapType):
-        held = {str(key): item for key, item in (stored.items() if isinstance(stored, dict) else stored)}
+        held = {str(key): entry for key, entry in (stored.items() if isinstance(stored, dict) else stored)}
         return {*map(str, value)} == held.keys() and all(
-            _same(item, held[str(key)], kind.value_type, inner, spec=spec) for key, item in value.items()
+            _same(entry, held[str(key)], kind.value_type, inner, spec=spec) for key, entry in value.items()
         )
     try:
         return _scalar(value, stored, kind, spec)

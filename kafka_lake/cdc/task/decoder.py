@@ -271,7 +271,7 @@ def key_row(key: bytes | None, columns: Sequence[str]) -> str | None:
     if isinstance(value, dict):
         # Other fields of the key are no columns of the row.
         names = {name.lower() for name in columns}
-        return dumps({name: item for name, item in value.items() if name.lower() in names})
+        return dumps({name: member for name, member in value.items() if name.lower() in names})
     if len(columns) != 1:
         return None
     is_scalar = text == text.strip() and value is not None and not isinstance(value, list)

@@ -184,7 +184,7 @@ def _picked(value: Any, shape: Any) -> Any:
             {name: _picked(value.get(name), kind) for name, kind in shape.items()} if isinstance(value, dict) else None
         )
     if isinstance(shape, list):
-        return [_picked(item, shape[0]) for item in value] if isinstance(value, list) else None
+        return [_picked(element, shape[0]) for element in value] if isinstance(value, list) else None
     if value is None or shape == "JSON":
         return None if value is None else dumps(value)
     text = as_text(value)

@@ -45,7 +45,7 @@ def unpack_decoder(data: Mapping[str, Any]) -> Any:
 
 def _argument(value: Any) -> Any:
     if isinstance(value, list):
-        return [_argument(item) for item in value]
+        return [_argument(element) for element in value]
     return unpack_decoder(value) if isinstance(value, dict) and "decoder" in value else value
 
 

@@ -184,9 +184,9 @@ class AssetDocument(FromDocument):
 def rendered(context: dg.ResolutionContext, value: Any, values: dict[str, str]) -> Any:
     """Return a value with the templates in it rendered as text: ``"3"`` stays text, and so does ``"None"``."""
     if isinstance(value, Mapping):
-        return {key: rendered(context.at_path(key), item, values) for key, item in value.items()}
+        return {key: rendered(context.at_path(key), setting, values) for key, setting in value.items()}
     if isinstance(value, list | tuple):
-        return [rendered(context.at_path(number), item, values) for number, item in enumerate(value)]
+        return [rendered(context.at_path(number), element, values) for number, element in enumerate(value)]
     if not is_template(value):
         return value
     # By Dagster first: its errors name file and line, and only it can give nothing, a list or a mapping.

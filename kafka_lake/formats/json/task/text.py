@@ -142,9 +142,9 @@ def dumps(value: Any) -> str:
     if isinstance(value, str):
         return _ENCODED(value)
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_ENCODED(name)}:{dumps(item)}" for name, item in value.items()) + "}"
+        return "{" + ",".join(f"{_ENCODED(name)}:{dumps(member)}" for name, member in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(dumps(item) for item in value) + "]"
+        return "[" + ",".join(dumps(element) for element in value) + "]"
     return str(value)
 
 
@@ -177,8 +177,8 @@ def refuse_twice(value: Any) -> None:
     if isinstance(value, dict):
         if isinstance(value, Twice):
             raise twice(value.names)
-        for item in value.values():
-            refuse_twice(item)
+        for member in value.values():
+            refuse_twice(member)
     elif isinstance(value, list):
-        for item in value:
-            refuse_twice(item)
+        for element in value:
+            refuse_twice(element)

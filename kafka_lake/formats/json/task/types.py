@@ -57,10 +57,10 @@ def kind_of(value: Any, levels: int = LEVELS) -> Kind:
     if levels == 0:
         return "text"
     if isinstance(value, dict):
-        return ["struct", {name: kind_of(item, levels - 1) for name, item in value.items()}]
+        return ["struct", {name: kind_of(member, levels - 1) for name, member in value.items()}]
     element: Kind = None
-    for item in value:
-        element = merged_into(element, kind_of(item, levels - 1))
+    for part in value:
+        element = merged_into(element, kind_of(part, levels - 1))
     return ["list", element]
 
 

@@ -153,7 +153,7 @@ def _json_value(value: Any) -> Any:
     if name == "Struct":
         return {key: _json_value(value.fields[key]) for key in sorted(value.fields)}
     if name == "ListValue":
-        return [_json_value(item) for item in value.values]
+        return [_json_value(element) for element in value.values]
     kind = value.WhichOneof("kind")
     if kind in ("struct_value", "list_value"):
         return _json_value(getattr(value, kind))
