@@ -65,7 +65,7 @@ def rest(catalog: LakeCatalog) -> Iterator[LakeCatalog]:
 @pytest.mark.slow
 def test_tables_of_a_server_are_asked_for_eight_at_a_time(rest: LakeCatalog) -> None:
     asked = [("pizza", f"t{number}") for number in range(17)]
-    assert all_positions(rest, asked) == {item: {AT.identity.topic: AT} for item in asked}
+    assert all_positions(rest, asked) == {table: {AT.identity.topic: AT} for table in asked}
 
 
 def test_what_is_wrong_with_one_table_is_told_of_that_one(rest: LakeCatalog) -> None:

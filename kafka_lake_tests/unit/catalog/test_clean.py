@@ -105,8 +105,8 @@ def test_where_the_storage_names_files_in_another_way_none_is_taken_for_an_orpha
     listed = clean_module._listed
 
     def under_another_name(of):
-        for item in listed(of):
-            yield SimpleNamespace(path=f"bucket{item.path}", mtime=item.mtime, type=item.type)
+        for file in listed(of):
+            yield SimpleNamespace(path=f"bucket{file.path}", mtime=file.mtime, type=file.type)
 
     monkeypatch.setattr(clean_module, "_listed", under_another_name)
     with pytest.raises(TableError, match=r"pizza\.orders: the storage doesn't list the table's own metadata"):
@@ -135,7 +135,7 @@ def test_no_new_table_lies_where_another_one_has_been(catalog):
     catalog.pyiceberg.rename_table(SPEC.identifier, ("pizza", "kept"))
     second = ensure_table(catalog, SPEC.identifier, schema_of(ROWS.schema))
     assert first.location() != second.location()
-    assert all("/warehouse/pizza/orders-" in item.location() for item in (first, second))
+    assert all("/warehouse/pizza/orders-" in table.location() for table in (first, second))
 
 
 def test_a_location_that_the_user_sets_is_taken(catalog, tmp_path):

@@ -187,7 +187,7 @@ def test_what_is_long_overdue_is_a_warning(snapshots: int, totals: dict[str, str
 def test_by_default_it_is_for_tables_that_are_ours() -> None:
     ours, theirs = table_of(**{LAYOUT: "{}"}), table_of()
     taken_over = table_of(**{LAYOUT: "{}", ADOPTED_AT: "{}"})
-    assert [applies_to(Maintenance(), item) for item in (ours, theirs, taken_over)] == [True, False, False]
+    assert [applies_to(Maintenance(), table) for table in (ours, theirs, taken_over)] == [True, False, False]
     assert applies_to(Maintenance(enabled=True), theirs)
     assert not applies_to(Maintenance(enabled=False), ours)
 

@@ -40,7 +40,7 @@ def without_older_snapshots(table: Table) -> Table:
     only = [
         s.model_copy(update={"parent_snapshot_id": None}) for s in table.metadata.snapshots if s.snapshot_id == head
     ]
-    log = [item for item in table.metadata.snapshot_log if item.snapshot_id == head]
+    log = [entry for entry in table.metadata.snapshot_log if entry.snapshot_id == head]
     table.metadata = table.metadata.model_copy(update={"snapshots": only, "snapshot_log": log})
     return table
 

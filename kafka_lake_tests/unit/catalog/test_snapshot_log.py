@@ -71,7 +71,7 @@ def test_each_commit_tells_who_and_what_and_which_offsets(table: Table, commit: 
     commit(0, "run-4", "reset", {0: 1, 1: 2, 2: 4})
     commit(7, **SPARK)
     found = snapshot_log(table)
-    assert [(item.what, item.managed, item.run_id, item.rows_added) for item in found] == [
+    assert [(entry.what, entry.managed, entry.run_id, entry.rows_added) for entry in found] == [
         ("append", False, "", 7),
         ("reset", True, "run-4", 0),
         ("dead-letter replay", True, "run-3", 1),
@@ -79,7 +79,7 @@ def test_each_commit_tells_who_and_what_and_which_offsets(table: Table, commit: 
         ("append", True, "run-1", 5),
         ("table created", None, "", 0),
     ]
-    reported = [item.offsets for item in found]
+    reported = [entry.offsets for entry in found]
     assert reported[1] == (Consumed(0, 5, 1),)
     assert reported[2] == ()
     assert reported[3] == (Consumed(0, 3, 5), Consumed(2, 0, 4))
@@ -87,7 +87,7 @@ def test_each_commit_tells_who_and_what_and_which_offsets(table: Table, commit: 
     assert found[0].engine == "spark 4.1.3, local-1"
     assert found[1].host == author_summary("", "")[HOST] != ""
     assert found[1].user == author_summary("", "")[USER] != ""
-    assert [item.snapshot_id for item in found] == [snapshot.snapshot_id for snapshot in reversed(table.snapshots())]
+    assert [entry.snapshot_id for entry in found] == [snapshot.snapshot_id for snapshot in reversed(table.snapshots())]
     assert not oldest_are_gone(table)
 
 
@@ -121,7 +121,7 @@ def test_what_others_took_away_just_before_a_commit_of_ours_is_theirs(table: Tab
     table.delete("id = 1")
     commit(3, "run-3", "append", {0: 9})
     found = snapshot_log(table)
-    assert [item.managed for item in found] == [True, False, True, False, True]
+    assert [entry.managed for entry in found] == [True, False, True, False, True]
 
 
 def test_maintenance_changes_no_rows_and_tells_nobody(table: Table, commit: Commit) -> None:
@@ -136,8 +136,8 @@ def test_maintenance_changes_no_rows_and_tells_nobody(table: Table, commit: Comm
     rewritten = third.model_copy(update={"summary": Summary(Operation.REPLACE, **SPARK)})
     table.metadata = table.metadata.model_copy(update={"snapshots": [first, compacted, rewritten]})
     found = snapshot_log(table)
-    assert [item.what for item in found] == ["rewrite", "compaction", "append"]
-    assert [(item.managed, item.rows_added, item.rows_deleted) for item in found[:2]] == [(None, 0, 0)] * 2
+    assert [entry.what for entry in found] == ["rewrite", "compaction", "append"]
+    assert [(entry.managed, entry.rows_added, entry.rows_deleted) for entry in found[:2]] == [(None, 0, 0)] * 2
 
 
 def test_an_expired_parent_that_its_child_no_longer_names_is_known_by_the_sequence_number(
@@ -205,7 +205,7 @@ def test_it_is_shown_and_told_to_programs(catalog: LakeCatalog, table: Table, co
     reported = json.loads(json.dumps(history_json(found)))
     assert reported["table"] == "pizza.orders"
     assert reported["commits"][1]["offsets"][8] == {"partition": 8, "start": None, "end": 5}
-    assert [item["what"] for item in reported["commits"]] == ["append", "append"]
+    assert [entry["what"] for entry in reported["commits"]] == ["append", "append"]
     assert reported["commits"][1]["run_id"] == "[bold]ru\x1b[2J"
     assert last_lines(found) == ["No snapshot of this table has expired."]
 

@@ -35,7 +35,7 @@ def inferred(*rows: Any) -> T.StructType:
 
 def records(*pairs: tuple[Any, Any]) -> pa.RecordBatch:
     """Return records of keys and values: bytes, or what JSON is made of."""
-    parts = [[item if item is None or isinstance(item, bytes) else json.dumps(item).encode() for item in part]
+    parts = [[value if value is None or isinstance(value, bytes) else json.dumps(value).encode() for value in part]
              for part in zip(*pairs, strict=True)]  # fmt: skip
     return pa.RecordBatch.from_pydict(
         {"key": pa.array(parts[0], pa.binary()), "value": pa.array(parts[1], pa.binary())}

@@ -242,7 +242,7 @@ def test_update_of_other_columns_than_the_key_tells_no_key_before() -> None:
     ],
 )
 def test_maxwells_key_tells_its_columns(key: bytes | None, fields: tuple[str, ...]) -> None:
-    message = {name: item for name, item in INSERTED.items() if name != "primary_key_columns"}
+    message = {name: member for name, member in INSERTED.items() if name != "primary_key_columns"}
     assert key_names("maxwell", key, json.dumps(message).encode()) == fields
     assert key_names("maxwell", key, json.dumps(INSERTED).encode()) == ("id", "c")
     assert key_names("maxwell", key, json.dumps(ALTERED).encode()) == ()

@@ -91,8 +91,8 @@ def package(root: str, topic: str) -> dict[str, str]:
 def test_pyproject(tmp_path: Path, tool: str, expected: list[tuple[str, bool]]) -> None:
     write(tmp_path, {"pyproject.toml": tool, "deeper/still/x.txt": ""})
     found = targets(tmp_path / "deeper" / "still", {})
-    assert all(item.folder == tmp_path for item in found)
-    assert [(item.module, item.is_defs_folder) for item in found] == expected
+    assert all(location.folder == tmp_path for location in found)
+    assert [(location.module, location.is_defs_folder) for location in found] == expected
 
 
 def test_a_pyproject_that_is_no_dagster_project_is_passed_by(tmp_path: Path) -> None:

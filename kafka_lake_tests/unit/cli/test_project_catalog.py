@@ -46,7 +46,7 @@ def defs():
 @pytest.fixture
 def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The YAML document of a project in the working directory, whose catalog it has."""
-    for name in [item for item in os.environ if item.startswith("PYICEBERG_CATALOG__")]:
+    for name in [variable for variable in os.environ if variable.startswith("PYICEBERG_CATALOG__")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("KAFKA_LAKE_BOOTSTRAP_SERVERS", "127.0.0.1:9")
@@ -238,7 +238,7 @@ def test_command_that_asks_starts_no_broker(
     if command == ("status",):
         assert re.search(r"^orders +shop.orders +0 +0 +\? +no table *$", done.stdout, re.MULTILINE)
         reported = json.loads(CliRunner().invoke(app, ["status", "--json"]).stdout)
-        assert [(item["topic"], item["lag"], item["partitions"]) for item in reported] == [("orders", None, [])]
+        assert [(topic["topic"], topic["lag"], topic["partitions"]) for topic in reported] == [("orders", None, [])]
 
 
 @pytest.mark.usefixtures("document")
@@ -265,7 +265,7 @@ def test_the_doctor_names_keyed_tables_with_deletion_vectors(document: Path, mon
 
     def readers() -> doctor.CheckResult:
         found = doctor.check_all(nullcontext, lambda _: None, catalog=configured_catalog, tables=topics_if_any)
-        return next(item for item in found if item.part == "Readers")
+        return next(result for result in found if result.part == "Readers")
 
     catalog = configured_catalog().open()
     catalog.ensure_namespace("shop")

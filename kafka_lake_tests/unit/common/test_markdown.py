@@ -103,7 +103,7 @@ def cells(markdown: str) -> list[list[str]]:
         if token.type == "tr_open":
             rows.append([])
         elif token.type == "inline" and rows:
-            rows[-1].append("".join(item.content for item in token.children or ()))
+            rows[-1].append("".join(child.content for child in token.children or ()))
     return rows
 
 
@@ -144,7 +144,7 @@ def test_a_block_of_code_ends_where_its_text_ends(text: str) -> None:
 def test_text_of_ours_is_read_as_it_was_written(text: str) -> None:
     assert shown("".join(token.content for token in tokens(plain(text)))) == text
     (row,) = cells(table([code(text)], []))
-    assert [shown(item) for item in row] == [text]
+    assert [shown(cell) for cell in row] == [text]
 
 
 @pytest.fixture(params=HOSTILE)
@@ -154,7 +154,7 @@ def hostile(request: pytest.FixtureRequest) -> str:
 
 def pages(metadata: dict[str, Any]) -> list[str]:
     """Return the Markdown in metadata."""
-    return [item.value for item in metadata.values() if isinstance(item, dg.MarkdownMetadataValue)]
+    return [entry.value for entry in metadata.values() if isinstance(entry, dg.MarkdownMetadataValue)]
 
 
 def test_a_hostile_record_is_text_on_each_page(hostile: str, catalog: LakeCatalog) -> None:
@@ -194,5 +194,5 @@ def test_a_hostile_record_is_text_on_each_page(hostile: str, catalog: LakeCatalo
         *(column.description for column in columns if column.description),
     ]
     assert len(markdown) >= 5
-    for item in markdown:
-        assert_text_only(item, *TABLE, "strong")
+    for text in markdown:
+        assert_text_only(text, *TABLE, "strong")

@@ -223,4 +223,4 @@ def test_each_example_of_the_pages_is_taken(page: str, attributes: dict[str, Any
 def test_the_pages_have_examples_of_topics() -> None:
     assert len(EXAMPLES) > 25
     written = [document["type"] for _, document in BLOCKS if "type" in document]
-    assert {item for item in written if "Topic" in item} == {"kafka_lake.KafkaTopic", "kafka_lake.KafkaTopics"}
+    assert {name for name in written if "Topic" in name} == {"kafka_lake.KafkaTopic", "kafka_lake.KafkaTopics"}

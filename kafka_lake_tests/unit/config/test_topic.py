@@ -29,7 +29,7 @@ def test_several_topics_fill_one_table() -> None:
 def test_a_pattern_says_which_topics_fill_a_table() -> None:
     topic = Topic.model_validate({"topics": {"pattern": r"shop\..*", "exclude": r".*\.old"}, "table": "shop.all"})
     assert topic.pattern is not None
-    assert [item.name for item in topic.pattern.matching(["shop.a", "shop.old", "web.a"])] == ["shop.a"]
+    assert [matching.name for matching in topic.pattern.matching(["shop.a", "shop.old", "web.a"])] == ["shop.a"]
     assert topic.topic_table(topics=("shop.a", "shop.b")).topics == ("shop.a", "shop.b")
 
 

@@ -60,7 +60,7 @@ class Tables:
         return self.load(which).metadata.snapshot_by_id(snapshot).sequence_number
 
     def pending_reconciliation(self):
-        return pending_reconciliation(*(read_state(self.load(item)) for item in ("table", "letters")))
+        return pending_reconciliation(*(read_state(self.load(name)) for name in ("table", "letters")))
 
 
 @pytest.fixture

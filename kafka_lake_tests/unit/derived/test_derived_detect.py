@@ -117,7 +117,7 @@ class Upstream:
 
     def table(self, snapshots: list[Snapshot] | None = None) -> Table:
         kept = self.snapshots if snapshots is None else snapshots
-        by_id = {item.snapshot_id: item for item in kept}
+        by_id = {snapshot.snapshot_id: snapshot for snapshot in kept}
         metadata = SimpleNamespace(
             snapshots=kept,
             refs={"main": SimpleNamespace(snapshot_id=self.snapshots[-1].snapshot_id)},
@@ -157,7 +157,7 @@ def test_each_row_that_is_another_one_is_told_of(
     for name, partition, number in after:
         getattr(upstream, name)(partition, number)
     # The newest with a position stays, and all after it.
-    newest = max(i for i, item in enumerate(upstream.snapshots) if not i or POSITION in summary_of(item))
+    newest = max(i for i, snapshot in enumerate(upstream.snapshots) if not i or POSITION in summary_of(snapshot))
     table = upstream.table(upstream.snapshots[newest:] if expired else None)
     changes = changes_since(read, read_of(table), table)
     different = {place for place, _ in rows.items() ^ upstream.rows.items()}

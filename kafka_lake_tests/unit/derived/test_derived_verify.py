@@ -32,7 +32,7 @@ def nudged(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: nudged(element) for name, element in value.items()}
     if isinstance(value, list):
-        return [nudged(item) for item in value]
+        return [nudged(element) for element in value]
     return value * (1 + 1e-12) if isinstance(value, float) else value
 
 

@@ -32,20 +32,20 @@ def test_same_arguments_give_the_same_deliveries() -> None:
 
 def test_deliveries_are_numbered_and_dated_up_to_the_end() -> None:
     found = made(3, first_id=10)
-    assert [item.order_id for item in found] == [10, 11, 12]
-    assert [item.delivered_at for item in found] == [
+    assert [delivery.order_id for delivery in found] == [10, 11, 12]
+    assert [delivery.delivered_at for delivery in found] == [
         datetime(2026, 11, 21, 11, 54, 56, 123_000, UTC),
         datetime(2026, 11, 21, 12, 14, 56, 123_000, UTC),
         datetime(2026, 11, 21, 12, 34, 56, 123_000, UTC),
     ]
-    assert all(timedelta(0) < item.delivered_at - item.left_at < HOUR for item in found)
+    assert all(timedelta(0) < delivery.delivered_at - delivery.left_at < HOUR for delivery in found)
 
 
 def test_some_have_a_note_and_some_a_tip() -> None:
     found = made(500)
-    assert 0 < sum(item.note is not None for item in found) < 250
-    assert 0 < sum(item.tip is not None for item in found) < 500
-    assert {item.vehicle for item in found} == {"foot", "bike", "scooter", "car"}
+    assert 0 < sum(delivery.note is not None for delivery in found) < 250
+    assert 0 < sum(delivery.tip is not None for delivery in found) < 500
+    assert {delivery.vehicle for delivery in found} == {"foot", "bike", "scooter", "car"}
 
 
 @pytest.mark.parametrize("reader", [1, 2])

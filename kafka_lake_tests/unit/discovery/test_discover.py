@@ -170,7 +170,7 @@ def test_a_wire_format_that_nobody_knows_is_only_likely() -> None:
 
 
 def test_what_glues_serializers_wrote_is_named() -> None:
-    written = [bytes([3, item]) + b"0123456789abcdef" + b"payload" for item in (0, 5)]
+    written = [bytes([3, magic]) + b"0123456789abcdef" + b"payload" for magic in (0, 5)]
     found = guess(written, "value", ALONE)
     assert (found.format, found.evidence) == (
         "bytes",
@@ -405,13 +405,13 @@ def test_envelopes_of_changes_suggest_upserts(values: list[Any], envelope: str) 
     assert (f"format: envelope: {envelope} with write: upsert makes" in reported) is bool(envelope)
     assert loads(document(found)).topic_table().write == "append"
     if envelope:
-        (suggested,) = (loads(item).topic_table() for item in uncommented(document(found)))
+        (suggested,) = (loads(document_text).topic_table() for document_text in uncommented(document(found)))
         assert (suggested.write, suggested.envelope) == ("upsert", envelope)
 
 
 def test_debeziums_avro_suggests_upserts() -> None:
     found = Discovered("t", value=guess([framed(12)], "value", known()))
-    (suggested,) = (loads(item).topic_table() for item in uncommented(document(found)))
+    (suggested,) = (loads(document_text).topic_table() for document_text in uncommented(document(found)))
     assert (suggested.format, suggested.write, suggested.envelope) == ("avro", "upsert", "debezium")
 
 
@@ -437,8 +437,8 @@ def test_columns_come_in_the_order_of_the_records_fields() -> None:
 def test_a_document_of_every_format_is_accepted(format_: Any) -> None:
     text = document(Discovered("t", value=Guess(format_, "so it seems"), key=Guess(format_, "so it seems")))
     assert loads(text).format.type == (format_ or "json")
-    for item in uncommented(text):
-        assert loads(item).topic_table().key_format == format_
+    for document_text in uncommented(text):
+        assert loads(document_text).topic_table().key_format == format_
 
 
 @pytest.mark.parametrize("topic", ["1e3", "007", "null", "on", "2026-01-01", "-", "1_000", "0x1F", ".a", "~"])
@@ -454,8 +454,8 @@ def test_no_name_of_a_field_breaks_a_document(name: str, format_: Any) -> None:
     guessed = Guess(format_, "so", columns, (f"A remark on {name}.",))
     text = document(Discovered("t", value=guessed, key=guessed))
     assert loads(text).topic == "t"
-    for item in uncommented(text):
-        assert loads(item).topic == "t"
+    for document_text in uncommented(text):
+        assert loads(document_text).topic == "t"
 
 
 def json_kind(name: str) -> Any:

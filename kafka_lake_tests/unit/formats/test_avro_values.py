@@ -156,7 +156,7 @@ def decoded_types() -> dict[str, Any]:
     fields, row = {}, {}
     for number, (_, kind, values) in enumerate(LOGICAL):
         fields[f"v{number}"], row[f"v{number}"] = kind, values[0][0]
-        again = [name_of(item) for item in kind] if isinstance(kind, list) else name_of(kind)
+        again = [name_of(branch) for branch in kind] if isinstance(kind, list) else name_of(kind)
         fields[f"m{number}"], row[f"m{number}"] = (
             mapped(again),
             {str(at): value for at, (value, _) in enumerate(values)},
@@ -232,13 +232,13 @@ def test_random_records_of_random_schemas(seed: int) -> None:
     parsed = fastavro.parse_schema(schema)
     payloads = encode(schema, *(maker.value(schema) for _ in range(20)))
     read = [
-        fastavro.schemaless_reader(io.BytesIO(item), parsed, None, return_record_name=True, return_named_type=True)
-        for item in payloads
+        fastavro.schemaless_reader(io.BytesIO(payload), parsed, None, return_record_name=True, return_named_type=True)
+        for payload in payloads
     ]
     cut = [payload[: maker.rnd.randrange(len(payload))] for payload in payloads if payload]
     longer = [payload + END[: maker.rnd.randrange(1, 9)] for payload in payloads]
     longer += [payload + maker.rnd.randbytes(1) for payload in payloads]
-    wanted = [neat(maker.wanted(schema, item)) for item in read]
+    wanted = [neat(maker.wanted(schema, value)) for value in read]
     cases = [*zip(payloads, wanted, strict=True), *((payload, None) for payload in [*cut, *longer])]
     maker.rnd.shuffle(cases)
     found = decode(schema, [payload for payload, _ in cases])

@@ -448,7 +448,7 @@ def test_a_field_without_a_column_leaves_no_record_to_the_strict_path(fresh: str
 
 @pytest.mark.parametrize("name", ["n", 'a"b', "a\\b", "é", "a.b", "[]", "a/b", "a (b) changed from x"])
 def test_names_of_every_kind_are_found_or_stop_the_parser_one_by_one(name: str) -> None:
-    good, bad = ([json.dumps({name: item}).encode()] for item in (1, "x"))
+    good, bad = ([json.dumps({name: value}).encode()] for value in (1, "x"))
     made = JsonDecoder((column("v", "int", name),), Rules()).decode(
         pa.array([*good, *bad * 30, *good] * 3, pa.binary())
     )
@@ -463,7 +463,7 @@ def test_whole_numbers_at_the_borders_fit_beside_others_that_do_not(kind: str, b
     made = JsonDecoder((column("v", kind),), Rules()).decode(pa.array(values, pa.binary()))
     fit = [n if -(2**bits) <= n < 2**bits else None for n in numbers]
     assert [row and row["v"] for row in made.rows.to_pylist()] == [*fit, None, None]
-    assert [n for n, item in enumerate(made.error_class.to_pylist()) if item] == [8, 9, 10]
+    assert [n for n, error_class in enumerate(made.error_class.to_pylist()) if error_class] == [8, 9, 10]
 
 
 draws = st.recursive(

@@ -23,7 +23,7 @@ INTEGER, STRING, NUMBER = {"type": "integer"}, {"type": "string"}, {"type": "num
 
 def kind_of(schema: Any, **references: Any) -> T.DataType:
     text = schema if isinstance(schema, str) else json.dumps(schema)
-    texts = {name: json.dumps(item) for name, item in references.items()}
+    texts = {name: json.dumps(referenced) for name, referenced in references.items()}
     return json_schema_type(WriterSchema("JSON", text, texts, id=7))
 
 
@@ -251,7 +251,7 @@ def test_fields_beyond_a_schema_are_inferred_as_in_json() -> None:
     ((_, fields),) = decoder.incoming()
     target = Target(fields)
     value = {"a": "no integer", "x": "t", "s": {"b": 2, "y": 1}, "l": [{"z": 0.5}, {"z": None}]}
-    contents = pa.array([json.dumps(item).encode() for item in (value, {**value, "a": 1})])
+    contents = pa.array([json.dumps(record_value).encode() for record_value in (value, {**value, "a": 1})])
     decoded = unpack_decoder(decoder.for_tasks(target, None)).decode(contents)
     assert decoded.error_class.to_pylist() == ["wrong_type", None]
     records: Any = None
@@ -348,9 +348,9 @@ def fits(value: Any, kind: T.DataType) -> bool:
         case T.DoubleType():
             return isinstance(value, int | float) and not isinstance(value, bool)
         case T.ArrayType():
-            return isinstance(value, list) and all(fits(item, kind.elementType) for item in value)
+            return isinstance(value, list) and all(fits(element, kind.elementType) for element in value)
         case T.MapType():
-            return isinstance(value, dict) and all(fits(item, kind.valueType) for item in value.values())
+            return isinstance(value, dict) and all(fits(element, kind.valueType) for element in value.values())
         case T.StructType():
             known = {field.name: field.dataType for field in kind}
             return isinstance(value, dict) and all(fits(value[name], known[name]) for name in value.keys() & known)

@@ -41,7 +41,7 @@ from kafka_lake_tests.meta.type_tables import PROTOBUF_TYPES as TYPES
 IMPORTS = "".join(
     f'import "{name}.proto";\n'
     for name in [
-        *(f"google/protobuf/{item}" for item in ("any", "duration", "empty", "field_mask", "struct", "timestamp")),
+        *(f"google/protobuf/{file}" for file in ("any", "duration", "empty", "field_mask", "struct", "timestamp")),
         "google/protobuf/wrappers",
         "google/type/latlng",
         "confluent/meta",
@@ -90,8 +90,8 @@ def reader_of(described: ProtobufMessage) -> MessageReader:
 
 def decoded(described: ProtobufMessage, *payloads: Any) -> list[Any]:
     found = outcomes(described, *payloads)
-    assert [item["error"] for item in found] == [None] * len(payloads)
-    return [item["decoded"] for item in found]
+    assert [row["error"] for row in found] == [None] * len(payloads)
+    return [row["decoded"] for row in found]
 
 
 def columns(described: ProtobufMessage) -> str:
@@ -274,13 +274,13 @@ def test_what_is_required_is_named_if_it_is_missing() -> None:
     found = outcomes(
         described, make(number=1), make(id=1, inner={"text": "x"}), make(id=1), make(id=2, inner={"must": 1})
     )
-    assert [item["error"] for item in found] == [
+    assert [row["error"] for row in found] == [
         "Required, but missing: id.",
         "Required, but missing: inner.must.",
         None,
         None,
     ]
-    assert [item["decoded"] and item["decoded"]["id"] for item in found] == [None, None, 1, 2]
+    assert [row["decoded"] and row["decoded"]["id"] for row in found] == [None, None, 1, 2]
     # Deeper down alone, and where nothing is required at all.
     free = message(PROTO2, name="Free")
     assert outcomes(free, writer(free)(inner={}))[0]["error"] == "Required, but missing: inner.must."
@@ -299,7 +299,7 @@ def test_what_is_required_is_named_if_it_is_missing() -> None:
 def test_proto2_text_that_is_no_text(payload: bytes) -> None:
     good = b"\x08\x01"
     found = outcomes(message(PROTO2, name="M"), good, good + payload, good)
-    assert [item["error"] for item in found] == [None, "A text in it is not UTF-8, or it can't be read.", None]
+    assert [row["error"] for row in found] == [None, "A text in it is not UTF-8, or it can't be read.", None]
     assert found[1]["decoded"] is None
 
 
@@ -362,7 +362,7 @@ def test_times_that_are_none(values: dict[str, Any], error: str) -> None:
     described = message(TIMES)
     make = writer(described)
     found = outcomes(described, make(at={}), make(**values), make())
-    assert [item["error"] for item in found] == [None, error, None]
+    assert [row["error"] for row in found] == [None, error, None]
     assert found[1]["decoded"] is None
     assert found[0]["decoded"]["at"] == datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -385,14 +385,14 @@ def test_bad_records_leave_the_others_alone() -> None:
     bad, broken = make(at={"nanos": -1}).SerializeToString(), b"\x0a\xff"
     good = [make(at={"seconds": n}).SerializeToString() for n in range(100)]
     strange = {3: bad, 4: bad, 5: broken, 98: broken, 99: bad}
-    found = outcomes(described, *[strange.get(n, item) for n, item in enumerate(good)])
-    for n, item in enumerate(found):
+    found = outcomes(described, *[strange.get(n, payload) for n, payload in enumerate(good)])
+    for n, row in enumerate(found):
         if n in strange:
-            assert item["decoded"] is None
-            assert item["error"] is not None
+            assert row["decoded"] is None
+            assert row["error"] is not None
         else:
-            assert item["error"] is None
-            assert item["decoded"]["at"] == datetime.fromtimestamp(n, UTC)
+            assert row["error"] is None
+            assert row["decoded"]["at"] == datetime.fromtimestamp(n, UTC)
     assert outcomes(described) == []
 
 
@@ -789,7 +789,7 @@ def test_random_bytes_are_rows_or_errors(payloads: list[bytes]) -> None:
     ):
         found = outcomes(described, *payloads)
         assert len(found) == len(payloads)
-        assert all((item["decoded"] is None) != (item["error"] is None) for item in found)
+        assert all((row["decoded"] is None) != (row["error"] is None) for row in found)
 
 
 def test_truncated_messages_are_rows_or_errors() -> None:
@@ -797,8 +797,8 @@ def test_truncated_messages_are_rows_or_errors() -> None:
     whole = writer(described)(struct={"a": [1, {"b": "c"}]}, any={"type_url": "t", "value": b"v"}, ints=[{"value": 1}])
     raw = whole.SerializeToString()
     found = outcomes(described, *[raw[:end] for end in range(len(raw))])
-    assert all((item["decoded"] is None) != (item["error"] is None) for item in found)
-    assert sum(item["error"] is not None for item in found) > len(raw) / 2
+    assert all((row["decoded"] is None) != (row["error"] is None) for row in found)
+    assert sum(row["error"] is not None for row in found) > len(raw) / 2
 
 
 @pytest.mark.slow
@@ -836,7 +836,7 @@ def test_messages_of_a_schema_are_decoded_in_tasks() -> None:
         "refused": {},
         "protobuf": (5,),
     }
-    make_order, make_shop = (writer(item.message) for item in writers.values())
+    make_order, make_shop = (writer(writer_schema.message) for writer_schema in writers.values())
     values: list[bytes | None] = []
     for number in range(100):
         head = b"\x00\x00\x00\x00\x05"

@@ -32,7 +32,7 @@ NOW = Watermarks(TopicIdentity("c", "i", "orders"), {0: 5, 1: 0}, {0: 20, 1: 10}
 
 def test_each_partition_resumes_at_its_offset_and_the_topic_is_recorded() -> None:
     found = starts("lake.orders", Evidence("a sink", {0: 7, 1: 10}, "by hand"), NOW)
-    assert [(item.partition, item.offset, item.why, item.low, item.end) for item in found] == [
+    assert [(start.partition, start.offset, start.why, start.low, start.end) for start in found] == [
         (0, 7, "by hand", 5, 20),
         (1, 10, "by hand", 0, 10),
     ]

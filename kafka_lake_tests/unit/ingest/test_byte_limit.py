@@ -50,7 +50,7 @@ class Log:
         return found[::-1]
 
     def plan(self) -> Plan | None:
-        whole = tuple(OffsetRange(p, self.at[p], len(item)) for p, item in self.sizes.items())
+        whole = tuple(OffsetRange(p, self.at[p], len(sizes)) for p, sizes in self.sizes.items())
         ranges = chunk(whole, self.spec.max_records_per_commit)
         if not ranges:
             return None

@@ -170,4 +170,4 @@ def test_partition_without_anything_to_compare_costs_nothing(offset: int, low: i
     position = Position(ME, {0: offset}, {}, {0: last_record(4, 0, None, b"v")})
     now = Watermarks(ME, {0: low}, {0: end})
     assert LastRecords(log).replaced(position, now, {0}) == {}  # type: ignore[arg-type]
-    assert not [item for item in log.asked if item]
+    assert not [asked for asked in log.asked if asked]

@@ -70,9 +70,9 @@ def test_a_chunk_is_a_bounded_prefix_of_each_range(drawn, limit):
     assert all(len(r) for r in taken)
     assert list(taken) == sorted(taken)
     assert len({r.partition for r in taken}) == len(taken)
-    for item in taken:
-        assert item.start == whole[item.partition].start
-        assert item.end <= whole[item.partition].end
+    for planned in taken:
+        assert planned.start == whole[planned.partition].start
+        assert planned.end <= whole[planned.partition].end
 
 
 @given(lengths, limits)

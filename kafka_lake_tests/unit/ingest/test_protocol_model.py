@@ -179,11 +179,11 @@ def test_every_history_ends_with_every_record_once(machine: type[Histories]) -> 
 def outcome(*history: Attempt | tuple[str, Any], world: World | None = None) -> World:
     """Return the world after a history, and after the undisturbed run that ends it."""
     world = world or World()
-    for item in history:
-        if isinstance(item, Attempt):
-            world.run(item)
+    for step in history:
+        if isinstance(step, Attempt):
+            world.run(step)
         else:
-            world.do(*item)
+            world.do(*step)
     world.finish()
     return world
 
@@ -532,7 +532,7 @@ def test_a_broken_protocol_shows(sabotage: Any, monkeypatch: pytest.MonkeyPatch)
     world = World()
     sabotage(monkeypatch, world)
     found = outcome(*SABOTAGES[sabotage], world=world).violations
-    assert any(re.search("times|is in both|is nowhere|has vanished|is back|has expired", item) for item in found)
+    assert any(re.search("times|is in both|is nowhere|has vanished|is back|has expired", problem) for problem in found)
 
 
 # Those that a few random histories are enough for; the others take some hundred.

@@ -58,11 +58,11 @@ def test_each_step_is_a_line_of_json_with_topic_run_and_snapshot(lines: Callable
     observer.warn("main moved")
     found = [json.loads(line) for line in lines("json")]
     assert reported == ["planned", commit, "main moved"], "who else looks on is told too"
-    assert [item["level"] for item in found] == ["INFO"] * 13 + ["WARNING"]
-    lines_about_columns = [item["message"].partition(": ")[2] for item in found[2:-1]]
+    assert [line["level"] for line in found] == ["INFO"] * 13 + ["WARNING"]
+    lines_about_columns = [line["message"].partition(": ")[2] for line in found[2:-1]]
     assert lines_about_columns[:2] == ["column c0: 2 numbers were rounded", "column c1: 2 numbers were rounded"]
     assert lines_about_columns[10:] == ["and 2 more columns"]
-    assert all((item["topic"], item["table"], item["run"]) == ("orders", "lake.orders", RUN) for item in found)
+    assert all((line["topic"], line["table"], line["run"]) == ("orders", "lake.orders", RUN) for line in found)
     assert found[0]["step"] == "planned"
     assert found[0]["seconds"] >= 0
     numbers = {"snapshot": 42, "rows": 5, "dead_letters": 1, "records": 7, "tombstones": 1, "remaining": 0}

@@ -126,10 +126,10 @@ def test_engine_that_dies_of_no_large_record_is_tried_again(run: Any, table: Any
 
 def test_records_of_several_partitions_and_topics_are_kept_until_a_reset(run: Any, table: Any) -> None:
     other = TopicIdentity("c", "u", "pizzas")
-    for found, identity in ((FOUND, ME), (Large(3, 7, None), ME), (Large(0, 1, 2), other)):
-        plan = Plan((OffsetRange(found.partition, 0, 9),), Position(identity, {}), 0)
+    for record, identity in ((FOUND, ME), (Large(3, 7, None), ME), (Large(0, 1, 2), other)):
+        plan = Plan((OffsetRange(record.partition, 0, 9),), Position(identity, {}), 0)
         with pytest.raises(RecordTooLargeError):
-            run(found).failed(plan, Py4JNetworkError())
+            run(record).failed(plan, Py4JNetworkError())
     assert set(recorded_in(table(), ME)) == {FOUND, Large(3, 7, None)}
     forget(table(), ME)
     assert recorded_in(table(), ME) == ()

@@ -185,11 +185,11 @@ def produced(*kinds: str | None, partition: int = 0) -> tuple[str, Any]:
 def outcome(*history: Attempt | tuple[str, Any], conditions: Conditions = ALL) -> TopicWorld:
     """Return the world after a history, and after the undisturbed run that ends it."""
     world = TopicWorld(conditions)
-    for item in history:
-        if isinstance(item, Attempt):
-            world.run(item)
+    for step in history:
+        if isinstance(step, Attempt):
+            world.run(step)
         else:
-            world.do(*item)
+            world.do(*step)
     world.finish()
     return world
 

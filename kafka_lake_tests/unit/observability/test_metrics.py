@@ -58,9 +58,9 @@ def now_of(ends: Mapping[int, int], low: int = 0) -> Watermarks:
 def values(samples: Iterator[Sample], metric: Metric, at: float = 1000.0) -> dict[tuple[str, ...], float]:
     """Return the samples of a metric by the labels that follow topic and table."""
     found = [sample for sample in samples if sample.metric is metric]
-    assert all(item.labels[:2] == KEY for item in found)
-    assert len({item.labels for item in found}) == len(found)
-    return {item.labels[2:]: item.at(at) for item in found}
+    assert all(sample.labels[:2] == KEY for sample in found)
+    assert len({sample.labels for sample in found}) == len(found)
+    return {sample.labels[2:]: sample.at(at) for sample in found}
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda value: value.name)

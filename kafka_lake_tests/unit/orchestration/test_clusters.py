@@ -153,7 +153,7 @@ def test_catalog_and_spark_are_in_one_of_the_documents() -> None:
 )
 def test_a_mistake_is_refused_with_its_documents(changed: Documents, said: list[str]) -> None:
     reported = refusal({**TWO, **changed})
-    assert [item for item in said if item not in reported] == [], reported
+    assert [message for message in said if message not in reported] == [], reported
 
 
 def test_a_topic_of_a_cluster_where_the_only_one_has_no_name_is_refused() -> None:

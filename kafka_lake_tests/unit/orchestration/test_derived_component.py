@@ -53,7 +53,7 @@ def refusal(documents: Documents) -> str:
 
 def with_derived(*tables: Mapping[str, Any]) -> Documents:
     # JSON is YAML.
-    return {**PROJECT, **{f"d_{number}": f"DerivedTable\n{json.dumps(item)}" for number, item in enumerate(tables)}}
+    return {**PROJECT, **{f"d_{number}": f"DerivedTable\n{json.dumps(table)}" for number, table in enumerate(tables)}}
 
 
 def test_a_document_becomes_an_asset_below_its_upstream_tables() -> None:

@@ -24,8 +24,8 @@ def test_few_due_topics_share_one_run():
 
 def test_many_due_topics_fill_all_places_but_one():
     found = groups(due(50), 0, 3)
-    assert [len(item) for item in found] == [25, 25]
-    assert sorted(name for item in found for name in item) == [item.name for item in due(50)]
+    assert [len(group) for group in found] == [25, 25]
+    assert sorted(name for group in found for name in group) == [topic.name for topic in due(50)]
 
 
 @pytest.mark.parametrize(("in_flight", "runs"), [(1, 1), (2, 1), (3, 0), (4, 0)])
@@ -39,8 +39,8 @@ def test_one_place_serves_all_topics():
 
 def test_pending_records_are_dealt_evenly():
     found = groups([*due(8), Due("large", 900_000), Due("larger", 1_000_000)], 0, 3)
-    assert [len(item) for item in found] == [5, 5]
-    assert [{"large", "larger"} & set(item) for item in found] == [{"large"}, {"larger"}]
+    assert [len(group) for group in found] == [5, 5]
+    assert [{"large", "larger"} & set(group) for group in found] == [{"large"}, {"larger"}]
 
 
 def test_topics_beyond_the_limit_of_a_run_wait():
@@ -57,12 +57,12 @@ def test_topic_far_behind_shares_no_run():
 def test_no_topic_is_in_two_runs_and_no_run_is_empty(pending, in_flight, places):
     topics = [Due(f"t{number}", offsets) for number, offsets in enumerate(pending)]
     found = groups(topics, in_flight, places)
-    names = [name for item in found for name in item]
+    names = [name for group in found for name in group]
     assert len(names) == len(set(names))
     assert all(found)
     assert in_flight + len(found) <= max(places, in_flight)
     offsets = {topic.name: topic.offsets for topic in topics}
-    assert all(sum(offsets[name] for name in item) <= 5 * FAR_BEHIND for item in found)
+    assert all(sum(offsets[name] for name in group) <= 5 * FAR_BEHIND for group in found)
     assert bool(found) == (bool(topics) and in_flight < places)
 
 

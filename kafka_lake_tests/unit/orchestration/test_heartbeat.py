@@ -79,7 +79,7 @@ def test_a_run_says_that_it_lives_again_and_again(instance):
         assert instance.get_run_by_id(run.run_id).tags[HEARTBEAT_TAG].startswith(name_of(os.getpid()))
         assert again.wait(20)
     assert seen.pop() == "done"
-    moments = [datetime.fromisoformat(item.rpartition(" ")[2]) for item in seen if item != "fails"]
+    moments = [datetime.fromisoformat(beat.rpartition(" ")[2]) for beat in seen if beat != "fails"]
     assert moments == sorted(moments)
     assert len(set(moments)) > 1
     assert "alive" not in {thread.name for thread in threading.enumerate()}
@@ -104,8 +104,8 @@ def test_runs_of_processes_that_are_gone_are_ended(instance, process):
     instance.add_run_tags(dead.run_id, {HEARTBEAT_TAG: said(name_of(gone.pid))})
     gone.kill()
     gone.wait()
-    found = [instance.get_run_by_id(item.run_id) for item in (living, dead)]
-    assert [item.run_id for item in end_dead(instance, found, NOW.timestamp)] == [living.run_id]
+    found = [instance.get_run_by_id(run.run_id) for run in (living, dead)]
+    assert [run.run_id for run in end_dead(instance, found, NOW.timestamp)] == [living.run_id]
     assert status(instance, living) is dg.DagsterRunStatus.STARTED
     assert status(instance, dead) is dg.DagsterRunStatus.FAILURE
     messages = [entry.message for entry in instance.all_logs(dead.run_id)]
@@ -144,7 +144,7 @@ def test_a_run_that_has_ended_meanwhile_is_left_as_it_is(instance, monkeypatch):
 
 def test_of_other_hosts_only_silence_tells(instance):
     quiet, silent = (begun(instance, said("elsewhere:boot:1:17:123", seconds)) for seconds in (600, 1200))
-    assert [item.run_id for item in end_dead(instance, [quiet, silent], NOW.timestamp)] == [quiet.run_id]
+    assert [run.run_id for run in end_dead(instance, [quiet, silent], NOW.timestamp)] == [quiet.run_id]
     assert status(instance, silent) is dg.DagsterRunStatus.FAILURE
 
 

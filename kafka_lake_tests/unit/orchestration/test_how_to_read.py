@@ -88,4 +88,4 @@ def test_a_shell_is_told_no_secret_that_nobody_asked_for(properties: dict[str, s
 
 def test_a_shell_is_told_that_there_is_no_engine() -> None:
     found = variables(LakeCatalog("lake", SQL), {None: "kafka:9092"}, {})
-    assert [item.name for item in found][-1] == "KAFKA_BOOTSTRAP_SERVERS"
+    assert [tool.name for tool in found][-1] == "KAFKA_BOOTSTRAP_SERVERS"

@@ -45,9 +45,9 @@ class Project:
         """Load all definitions; return what they say of topics, by topic."""
         asked = self.asked
         with self._sandbox.build_all_defs() as definitions:
-            found = [dict(item.metadata) for item in definitions.resolve_all_asset_specs()]
+            found = [dict(asset.metadata) for asset in definitions.resolve_all_asset_specs()]
         assert self.asked == asked, "loading asks no broker"
-        return {spec.topic: spec for item in found if isinstance(spec := item.get(SPEC), TopicTable)}
+        return {spec.topic: spec for metadata in found if isinstance(spec := metadata.get(SPEC), TopicTable)}
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ overrides:
     assert {name: value.max_dead_letters for name, value in found.items()} == {
         "shop.orders": "5%", "shop.Users-v2": 10, "crm.users": 3,
     }  # fmt: skip
-    assert all(item.start == "latest" and not item.samples for item in found.values())
+    assert all(spec.start == "latest" and not spec.samples for spec in found.values())
     assert (found["shop.orders"].write, found["shop.orders"].key) == ("upsert", ("id",))
     assert found["crm.users"].partition_by == ("day(_kafka.timestamp)",)
 
@@ -211,7 +211,7 @@ def test_an_override_for_a_topic_by_name_is_for_no_other_that_the_name_matches(p
         ["shop.orders", "shop2orders", "crm.a"],
     )
     many.refreshed()
-    assert {name: (item.samples, item.max_dead_letters) for name, item in many.tables().items()} == {
+    assert {name: (table.samples, table.max_dead_letters) for name, table in many.tables().items()} == {
         "shop.orders": (False, None), "shop2orders": (True, None), "crm.a": (True, 5),
     }  # fmt: skip
 
@@ -290,7 +290,7 @@ def test_the_sensor_of_a_cluster_without_any_topic_says_what_to_do(project: Any)
     many = project({"many": "KafkaTopics\ntopics: shop\\..*"})
     with many._sandbox.build_all_defs() as definitions:
         repository = definitions.get_repository_def()
-        asked = {name: item for name, item in definitions.resources.items() if name in ("kafka", "catalog")}
+        asked = {name: resource for name, resource in definitions.resources.items() if name in ("kafka", "catalog")}
         with dg.DagsterInstance.ephemeral() as instance:
             context = dg.build_sensor_context(instance=instance, repository_def=repository, resources=asked)
             reported = repository.get_sensor_def("kafka_offsets").evaluate_tick(context).skip_message

@@ -88,8 +88,8 @@ def test_what_dagster_keeps_of_a_failed_step_has_no_secret(kind: type[Exception]
         done = job.execute_in_process(instance=instance, raise_on_error=False)
         kept = [str(entry) for entry in instance.all_logs(done.run_id)]
     assert not done.success
-    assert any("CAST_INVALID_INPUT" in item for item in kept)
-    assert not [item for item in kept if SECRET in item]
+    assert any("CAST_INVALID_INPUT" in text for text in kept)
+    assert not [text for text in kept if SECRET in text]
 
 
 @pytest.mark.parametrize(("kind", "shown"), [(ValueError, RedactedError), (ConfigurationError, SensorFailedError)])

@@ -47,7 +47,7 @@ def test_a_record_from_the_future_is_new():
 @given(st.lists(st.none() | ages))
 def test_a_run_tells_of_the_record_that_waited_longest_and_of_the_one_that_waited_least(every):
     found = report(*map(commit, every)).waited()
-    timed = [item for item in every if item]
+    timed = [wait for wait in every if wait]
     if not timed:
         assert found is None
     else:

@@ -195,7 +195,7 @@ def test_a_topic_whose_runs_fail_is_left_alone_for_longer_and_longer(instance, c
         instance.report_run_failed(run)
         clock["now"] = instance.get_run_record_by_id(run.run_id).end_time
     assert asked[0] == 0
-    assert [round(item / 5) for item in asked[1:]] == [1, 2, 4]
+    assert [round(pause / 5) for pause in asked[1:]] == [1, 2, 4]
     (record,) = instance.get_run_records(limit=1)
     instance.delete_run(record.dagster_run.run_id)
 

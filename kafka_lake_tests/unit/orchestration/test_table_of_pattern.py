@@ -25,7 +25,7 @@ def refreshed(many: Project) -> None:
 def reported(many: Project) -> str:
     with many._sandbox.build_all_defs() as definitions:
         found = definitions.component_tree.get_all_components(KafkaTopic)
-        return new_topics([item for item in found if item.pattern is not None], many.topics)
+        return new_topics([topic for topic in found if topic.pattern is not None], many.topics)
 
 
 def refused(many: Project) -> str:
@@ -65,9 +65,9 @@ def test_a_pattern_of_a_table_comes_before_those_that_give_tables_of_their_own(p
     many = project({"all": ALL, "rest": "KafkaTopics\ntopics: .*"})
     many.refreshed("rest")
     # As long as the table doesn't have them, they stay where they are.
-    assert {topic: item.topics for topic, item in many.tables().items()} == dict.fromkeys(many._topics(), ())
+    assert {topic: table.topics for topic, table in many.tables().items()} == dict.fromkeys(many._topics(), ())
     refreshed(many)
-    tables = {topic: item.topics for topic, item in many.tables().items()}
+    tables = {topic: table.topics for topic, table in many.tables().items()}
     assert tables == {
         "shop.Users-v2": ("shop.Users-v2", "shop.orders"), "shop.users.internal": (), "crm.users": (), "payments": (),
     }  # fmt: skip

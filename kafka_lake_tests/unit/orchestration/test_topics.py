@@ -70,7 +70,7 @@ def test_no_commit_of_a_topic_loses_or_moves_the_position_of_another(
         assert offset == expected.get(topic, 0) + count
         expected[topic] = offset
         summary = positions_summary(at(topic, offset), found)
-        assert {name: item.offsets[0] for name, item in positions_in(summary).items()} == expected
+        assert {name: position.offsets[0] for name, position in positions_in(summary).items()} == expected
         assert summary[TOPIC] == topic
 
 
@@ -169,7 +169,7 @@ def test_a_document_of_several_topics_is_one_table_below_all_of_them() -> None:
     assert [(spec.topic, spec.identifier, spec.topics) for spec in specs] == [
         (topic, ("shop", "both"), ("a", "b...c")) for topic in ("a", "b...c")
     ]
-    assert [item.topic for item in once_each(specs)] == ["b...c"]
+    assert [spec.topic for spec in once_each(specs)] == ["b...c"]
 
 
 def test_two_documents_with_a_topic_in_common_are_refused() -> None:
@@ -331,7 +331,7 @@ def test_topic_that_fails_does_not_keep_others_from_being_read() -> None:
         each_topic(chosen, "run", run, warned.append)
     assert list(left.value.errors) == ["a"], "nothing is to be read of a topic that isn't there"
     assert list(left.value.report.reached) == ["c"]
-    assert [item.partition(":")[0] for item in warned] == ["Topic a is left out", "Topic b is left out"]
+    assert [message.partition(":")[0] for message in warned] == ["Topic a is left out", "Topic b is left out"]
     errors["a"] = KafkaError("No answer.")
     with pytest.raises(LeftBehindError) as left:
         each_topic(chosen, "run", run, warned.append)

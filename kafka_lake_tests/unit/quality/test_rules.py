@@ -70,7 +70,7 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
     graph = resolved(defs)
     table = dg.AssetKey(["lake", "orders"])
     checks = {key.name: graph.get_check_spec(key) for key in graph.asset_check_keys if key.asset_key == table}
-    blocking = {name: item.blocking for name, item in checks.items() if name.startswith("rule_")}
+    blocking = {name: check.blocking for name, check in checks.items() if name.startswith("rule_")}
     assert blocking == {r.check: r.name != "total_covers_tax" for r in spec.named_rules}
     assert checks["rule_range_amount"].description == "Rule: amount is from 0 to 10000."
     assert graph.get(table).metadata[SPEC] == spec
@@ -274,10 +274,10 @@ def test_a_rule_about_a_column_that_isnt_there_warns_and_blocks_nothing() -> Non
 
 def test_the_check_of_a_run_adds_its_commits_up() -> None:
     found = [rule_finding(RuleResult(rule("warn"), 100, failed, 1)) for failed in (0, 3)]
-    (finding,) = [item for item in merged(found) if item.is_rule]
+    (finding,) = [result for result in merged(found) if result.is_rule]
     assert (finding.facts["evaluated"], finding.facts["failed"], finding.warns) == (200, 3, True)
     failing = rule_finding(RuleResult(rule("warn", 1), 100, 2))
-    assert next(item for item in merged([*found, failing]) if item.is_rule).refuses
+    assert next(result for result in merged([*found, failing]) if result.is_rule).refuses
 
 
 def test_a_dead_letter_names_all_rules_and_nothing_of_the_row() -> None:

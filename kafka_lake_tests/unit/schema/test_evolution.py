@@ -73,7 +73,7 @@ def shown(columns):
 
 
 def records(*columns):
-    return [Incoming(f"schema id {i}", item) for i, item in enumerate(columns, 1)]
+    return [Incoming(f"schema id {i}", column) for i, column in enumerate(columns, 1)]
 
 
 def run(current, *columns, sources=(), reserved=("_kafka",), adopted=False, **policy):
@@ -682,8 +682,8 @@ def test_whatever_comes(before, shapes, policy):
             refused and any(c.startswith(r) for c in columns for r in refused)
         )  # fmt: skip
 
-    for item in incoming:
-        assert list(lost(done, done.columns, item.columns, "", item.label, excused)) == []
+    for schema in incoming:
+        assert list(lost(done, done.columns, schema.columns, "", schema.label, excused)) == []
 
     # Once is enough.
     if not done.refused:

@@ -125,7 +125,7 @@ class Metadata:
     @property
     def snapshot_log(self) -> list[Any]:
         """Return all snapshots, as if ``main`` had been at each."""
-        return [Ref(item) for item in self.by_id]
+        return [Ref(snapshot_id) for snapshot_id in self.by_id]
 
     def snapshot_by_id(self, snapshot_id: int) -> Snapshot | None:
         return self.by_id.get(snapshot_id)

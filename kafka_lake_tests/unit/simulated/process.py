@@ -93,7 +93,7 @@ class Process:
             raise Killed
         for item in self.world.late:
             item[0] -= 1
-        for value in [item for item in self.world.late if item[0] <= 0]:
+        for value in [request for request in self.world.late if request[0] <= 0]:
             self.world.late.remove(value)
             value[1]()
         self.passed[place] += 1

@@ -41,9 +41,9 @@ def numbers_of(record: Record, spec: TopicTable) -> tuple[int, ...]:
 
 def routed(records: Frame, spec: TopicTable, _: Any) -> Frame:
     def found(held: list[Record]) -> list[Any]:
-        if unroutable := [item for item in held if item.state == UNROUTABLE]:
+        if unroutable := [record for record in held if record.state == UNROUTABLE]:
             raise Poison(f"no condition holds or not for {unroutable[0]}")
-        return [Routed(item, numbers_of(item, spec)) for item in held]
+        return [Routed(record, numbers_of(record, spec)) for record in held]
 
     return records.derived(found)
 
@@ -60,8 +60,8 @@ def not_of_routes(records: Frame, numbers: Collection[int]) -> Frame:
 
 def counts_of(records: Frame) -> tuple[int, dict[int, int]]:
     held, counts = _routed(records.source()), dict[int, int]()
-    for item in held:
-        counts |= {number: counts.get(number, 0) + 1 for number in item.numbers}
+    for record in held:
+        counts |= {number: counts.get(number, 0) + 1 for number in record.numbers}
     return len(held), counts
 
 
@@ -70,9 +70,9 @@ def table_to_write(*_: Any) -> None:
 
 
 def with_unmatched(rows: StagedRows, unmatched: Any, **_: Any) -> StagedRows:
-    letters = unmatched.derived(lambda held: [Unmatched(*item) for item in held])
+    letters = unmatched.derived(lambda held: [Unmatched(*record) for record in held])
     held = letters.source()
-    failed = sum(item.state != "tombstone" for item in held)
+    failed = sum(record.state != "tombstone" for record in held)
     more = {"records": len(held), "bytes_read": len(held), "failed": failed, "tombstones": len(held) - failed}
     counts = {name: count + more.get(name, 0) for name, count in rows.counts.items()}
     return replace(rows, counts=counts, with_errors=lambda: rows.with_errors().unionByName(letters))

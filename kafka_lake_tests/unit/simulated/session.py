@@ -72,7 +72,7 @@ class SimulatedSpark:
         return Frame(self._process, rows)
 
     def _delete(self, table: tuple[str, str], branch: str, text: str) -> None:
-        ranges = [OffsetRange(*map(int, found)) for found in _DELETED.findall(text)]
+        ranges = [OffsetRange(*map(int, numbers)) for numbers in _DELETED.findall(text)]
         ranges += [
             OffsetRange(int(partition), int(offset), int(offset) + 1)
             for partition, offsets in _DELETED_ONE_BY_ONE.findall(text)

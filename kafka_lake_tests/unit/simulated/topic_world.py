@@ -259,7 +259,7 @@ class TopicWorld(World):
     def _check_replayed(self) -> None:
         """Check that what Kafka has is where the conditions say by now, whatever they said before."""
         for name in self.conditions.names:
-            view = [self.view((TABLE[0], item)).content() for item in (name, f"{name}__dead_letters")]
+            view = [self.view((TABLE[0], table_name)).content() for table_name in (name, f"{name}__dead_letters")]
             rows, letters = ({item[:2] for item in held} for held in view)
             for partition, kinds in self.log.items():
                 for offset, kind in enumerate(kinds):
@@ -301,7 +301,7 @@ class TopicWorld(World):
         self.heads.add(head_of(now))  # type: ignore[arg-type]
         self.violations += self.wrong.get(head_of(now) or 0, ())  # type: ignore[arg-type]
         back = self.rolled_away & {s.snapshot_id for s in ancestors(now, head_of(now))}  # type: ignore[arg-type]
-        self.violations += [f"snapshot {item} was rolled back and is back" for item in sorted(back)]
+        self.violations += [f"snapshot {snapshot} was rolled back and is back" for snapshot in sorted(back)]
         if not self.rolling_back:
             passed, name = self.passed.get(head_of(now) or 0, {}), identifier[1]  # type: ignore[arg-type]
             gone = {

@@ -101,7 +101,7 @@ class World(Log):
         found = {name: getattr(metadata.refs.get(name), "snapshot_id", None) for name in expected}
         if found != expected:
             raise CommitFailedException(f"Requirement failed: expected {expected}, found {found}")
-        if unknown := {item for item in wanted.values() if item is not None} - set(metadata.by_id):
+        if unknown := {snapshot for snapshot in wanted.values() if snapshot is not None} - set(metadata.by_id):
             raise ValueError(f"Cannot set a ref to unknown snapshot {unknown}")
         refs = {name: ref for name, ref in metadata.refs.items() if name not in wanted}
         self._replace(identifier, refs | {k: v for k, v in wanted.items() if v is not None}, metadata.by_id)
@@ -139,7 +139,7 @@ class World(Log):
         now = self.view(TABLE)
         self.heads.add(head_of(now))  # type: ignore[arg-type]
         back = self.rolled_away & {s.snapshot_id for s in ancestors(now, head_of(now))}  # type: ignore[arg-type]
-        self.violations += [f"snapshot {item} was rolled back and is back" for item in sorted(back)]
+        self.violations += [f"snapshot {snapshot} was rolled back and is back" for snapshot in sorted(back)]
         self._note_losses(before)
         if not self.rolling_back:
             seen = {*self.view(TABLE).content(), *self.view(LETTERS).content()}

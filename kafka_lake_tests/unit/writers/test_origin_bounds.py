@@ -50,14 +50,14 @@ Origin = dict[str, Any] | None
 def test_bounds_are_those_of_the_rows_that_were_added(batches: list[list[Origin]], left_out: int) -> None:
     found, seen = OriginBounds(SCHEMA), list[Origin]()
     for batch in batches:
-        rows = pa.Table.from_pylist([{"id": 1, "_kafka": item} for item in batch], schema=schema_to_pyarrow(SCHEMA))
+        rows = pa.Table.from_pylist([{"id": 1, "_kafka": origin} for origin in batch], schema=schema_to_pyarrow(SCHEMA))
         # Parts of what was read have offsets into the same buffers.
         found.add(rows.slice(left_out))
         seen += batch[left_out:]
     reported = found.added_to({"lower_bounds": {1: b"1"}, "upper_bounds": {}, "record_count": 5})
     assert (reported["record_count"], reported["lower_bounds"].pop(1)) == (5, b"1")
     for key, name in FIELDS.items():
-        values = [item[name] for item in seen if item is not None and item[name] is not None]
+        values = [origin[name] for origin in seen if origin is not None and origin[name] is not None]
         for side, ends in (("lower_bounds", min), ("upper_bounds", max)):
             raw = reported[side].pop(key, None)
             assert (None if raw is None else from_bytes(KINDS[key], raw)) == (ends(values) if values else None)
