@@ -93,7 +93,7 @@ def _of_key(events: list[Event], track: Sequence[str]) -> dict[tuple[int, int], 
     placed.sort(key=lambda element: ((0,) if element[0] is None else (1, element[0]), *element[1:3]))
     times: list[Any] = []
     for order, _, _, time, _ in placed:
-        before = [item for item in times if item is not None]
+        before = [moment for moment in times if moment is not None]
         times.append(None if order is None else max([*before, time]))
     for number, (_, _, _, _, element) in enumerate(placed):
         following = [time for time in times[number + 1 : number + 2] if time is not None]

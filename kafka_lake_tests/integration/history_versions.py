@@ -65,7 +65,7 @@ def expected(changes: Sequence[Told], columns: Sequence[str], track: Sequence[st
         if before is not None:
             found[-1].ends = now
         found.append(Expected(now, None, row, value.place))
-    return [item for item in found if item.begins != item.ends]
+    return [version for version in found if version.begins != version.ends]
 
 
 def versions(view: View, key: str, columns: Sequence[str]) -> dict[Any, list[Expected]]:

@@ -80,7 +80,7 @@ def test_probes_report_the_offsets_that_they_read(
     made = fill(broker, topic, {0: list(range(1000)), 1: [300_000] * 8})
     cluster, ranges = connections().cluster, (OffsetRange(0, 100, 900), OffsetRange(1, 0, 8), OffsetRange(2, 0, 0))
     found = record_sizes(cluster, topic.name, ranges, 4)
-    assert sorted((item.partition, item.start, item.offsets) for item in found) == [
+    assert sorted((commit.partition, commit.start, commit.offsets) for commit in found) == [
         *((0, start, 16) for start in (100, 300, 500, 700)),
         # One large record is enough of a look.
         *((1, start, 1) for start in (0, 2, 4, 6)),
@@ -89,7 +89,7 @@ def test_probes_report_the_offsets_that_they_read(
         seen = range(item.start, item.start + item.offsets)
         assert item.bytes == sum(made[item.partition, offset] for offset in seen)
     few = record_sizes(cluster, topic.name, (OffsetRange(0, 10, 13),), 16)
-    assert sorted((item.start, item.offsets) for item in few) == [(10, 1), (11, 1), (12, 1)]
+    assert sorted((commit.start, commit.offsets) for commit in few) == [(10, 1), (11, 1), (12, 1)]
     assert record_sizes(cluster, topic.name, ranges, 4, seconds=0) == []
 
 

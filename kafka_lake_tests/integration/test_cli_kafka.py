@@ -98,7 +98,7 @@ def test_the_newest_records_are_shown(run: Callable[..., Result], name: str, tmp
         f"partition 0, offset {n}" for n in (18, 19, 20)
     ]
     reported = [json.loads(line) for line in run("tail", name, "-n", "2", "--json").output.splitlines()]
-    assert [(item["partition"], item["offset"]) for item in reported] == [(0, 19), (0, 20)]
+    assert [(record["partition"], record["offset"]) for record in reported] == [(0, 19), (0, 20)]
     assert reported[0]["key"] == "19"
     assert json.loads(reported[0]["value"])["n"] == 19
     assert reported[1]["value_base64"] == "/xtbMko="

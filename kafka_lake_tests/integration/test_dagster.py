@@ -160,7 +160,7 @@ def figures_of(materialization: dg.AssetMaterialization) -> dict[str, Any]:
 def told_of(runner: Runner, spec: TopicTable) -> list[dg.AssetMaterialization]:
     """Return the newest materializations of a table, by runs and of the table as a whole, in their order."""
     newest = events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, table_key(spec))
-    return [item.asset_materialization for item in reversed(newest) if item.asset_materialization]
+    return [event.asset_materialization for event in reversed(newest) if event.asset_materialization]
 
 
 def whole(runner: Runner, result: dg.ExecuteInProcessResult, spec: TopicTable) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def whole(runner: Runner, result: dg.ExecuteInProcessResult, spec: TopicTable) -
     newest = told_of(runner, spec)[-1]
     assert newest.partition is None
     of_the_run = [e.materialization for e in result.get_asset_materialization_events()]
-    assert newest == [item for item in of_the_run if item.asset_key == table_key(spec)][-1]
+    assert newest == [event for event in of_the_run if event.asset_key == table_key(spec)][-1]
     return {k: v.value for k, v in newest.metadata.items()}
 
 
@@ -570,7 +570,7 @@ def test_catch_up_run_continues_until_another_run_waits(
         event.asset_materialization.metadata  # type: ignore[union-attr]
         for event in events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, topic_key(spec))
     ]
-    lags = [{k: v.value for k, v in item.items() if k in {"end_offset", "lag"}} for item in shown]
+    lags = [{k: v.value for k, v in partition.items() if k in {"end_offset", "lag"}} for partition in shown]
     assert (lags[0], lags[-1]) == ({"end_offset": 9, "lag": 0}, {"end_offset": 5, "lag": 0})
     monkeypatch.undo()
     assert runner.run(spec, (0, 1)).success
@@ -716,7 +716,7 @@ def test_rules_are_checks_of_run_and_of_whole_table(new_topic: NewTopic, runner:
     assert result.success
     evaluated = checks(result)
     assert set(evaluated) == {*RUN_CHECKS, "rule_range_id", "rule_small", "rule_row_count"}
-    reported = {name: item.value for name, item in evaluated["rule_range_id"].metadata.items()}
+    reported = {name: entry.value for name, entry in evaluated["rule_range_id"].metadata.items()}
     assert reported == {
         "rule": "id is at least 0",
         "on_failure": "dead_letter",

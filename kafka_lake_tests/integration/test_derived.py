@@ -335,7 +335,7 @@ def test_example_queries_match_plain_computation(world: World) -> None:
 
 def sessions_of(sent: Sequence[tuple[Any, datetime, Any]]) -> Iterator[tuple[Any, datetime, datetime, int]]:
     gap = timedelta(minutes=30)
-    for store in {item[0] for item in sent}:
+    for store in {row[0] for row in sent}:
         began, last, count = None, None, 0
         for moment in sorted(at_ for name, at_, _ in sent if name == store):
             if began is not None and last is not None and moment >= last + gap:

@@ -111,7 +111,7 @@ class Chain:
 
     def maintained(self) -> None:
         """Compact a table, or expire all snapshots of it but one."""
-        every = [item.identifier for item in (*self.spec.tables, *self.tables)]
+        every = [table.identifier for table in (*self.spec.tables, *self.tables)]
         identifier, made = self.chance.choice(every), self.connections()
         if made.catalog.table(identifier) is None:
             return
@@ -214,5 +214,5 @@ def test_derived_chain_matches_ledger_after_random_faults(
             chain.derived(item)
         assert_all_once(spec, topic.ledger, view)
         chain.assert_as_the_ledger()
-    assert all(derive(item, chain.engine()).snapshot is None for item in chain.tables), "nothing is new"
+    assert all(derive(table, chain.engine()).snapshot is None for table in chain.tables), "nothing is new"
     assert any("killed when" in event for event in chain.happened)

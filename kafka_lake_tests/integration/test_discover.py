@@ -182,14 +182,14 @@ def test_detected_format_is_shown_with_evidence(new_topic: NewTopic, connections
         numbers.send((2**40 + i).to_bytes(8, "big"), key=b"\x00\xff")
         framed.send(b"\x00\x00\x00\x00\x07\x02\x06abc")
     found = found_of(connections(), orders, texts, numbers, framed, empty, specs=(orders.spec(),))
-    assert [(item.value.format, item.value.evidence) for item in found] == [
+    assert [(discovered.value.format, discovered.value.evidence) for discovered in found] == [
         ("json", "20 of 20 sampled values are JSON objects"),
         ("string", "3 of 3 sampled values are text"),
         ("bytes", "3 of 3 sampled values are binary, 8 bytes each"),
         ("confluent", "3 of 3 sampled values look like a registry's wire format, schema id 7"),
         (None, "the topic is empty"),
     ]
-    assert [(item.key.format, item.key.evidence) for item in found] == [
+    assert [(discovered.key.format, discovered.key.evidence) for discovered in found] == [
         ("string", "20 of 20 sampled keys are text"),
         (None, "no record sampled has a key"),
         ("bytes", "3 of 3 sampled keys are binary, 2 bytes each"),
@@ -202,7 +202,7 @@ def test_detected_format_is_shown_with_evidence(new_topic: NewTopic, connections
         Column("at", "string", "timestamp"),
     )
     assert "KAFKA_LAKE_SCHEMA_REGISTRY_URL" in found[3].value.remarks[0]
-    assert [(item.partitions, item.offsets, item.sampled) for item in found] == [
+    assert [(discovered.partitions, discovered.offsets, discovered.sampled) for discovered in found] == [
         (2, 30, 20),
         (2, 3, 3),
         (2, 3, 3),
@@ -212,8 +212,8 @@ def test_detected_format_is_shown_with_evidence(new_topic: NewTopic, connections
     sizes = [len(sent.value or b"") + len(sent.key or b"") for sent in orders.ledger]
     assert found[0].estimated_bytes == pytest.approx(sum(sizes), rel=0.1)
     assert found[4].estimated_bytes is None
-    assert [item.tables for item in found] == [(f"it.{orders.table}",), (), (), (), ()]
-    assert {item.cleanup_policy for item in found} == {"delete"}
+    assert [discovered.tables for discovered in found] == [(f"it.{orders.table}",), (), (), (), ()]
+    assert {discovered.cleanup_policy for discovered in found} == {"delete"}
 
 
 def test_no_topic_waits_for_the_client_to_look_around(new_topic: NewTopic, connections: NewConnections) -> None:
@@ -222,7 +222,7 @@ def test_no_topic_waits_for_the_client_to_look_around(new_topic: NewTopic, conne
     for topic in topics:
         topic.send({})
     began = time.monotonic()
-    assert all(item.sampled for item in found_of(connections(), *topics))
+    assert all(discovered.sampled for discovered in found_of(connections(), *topics))
     assert time.monotonic() - began < len(topics) - 2
 
 
@@ -235,12 +235,12 @@ def test_missing_value_is_reported(new_topic: NewTopic, connections: NewConnecti
     with transaction(broker, aborted, commit=False) as producer:
         producer.produce(aborted.name, b"never")
     found = found_of(connections(), compacted, deleted, aborted)
-    assert [(item.value.format, item.value.evidence, item.tombstones) for item in found] == [
+    assert [(discovered.value.format, discovered.value.evidence, discovered.tombstones) for discovered in found] == [
         ("json", "5 of 5 sampled values are JSON objects", 5),
         (None, "no value at its 5 offsets: tombstones, aborted or compacted away", 5),
         (None, "no value at its 2 offsets: tombstones, aborted or compacted away", 0),
     ]
-    assert [item.cleanup_policy for item in found] == ["compact", "delete", "delete"]
+    assert [discovered.cleanup_policy for discovered in found] == ["compact", "delete", "delete"]
     assert found[1].key.evidence == "5 of 5 sampled keys are text"
 
 
@@ -250,8 +250,8 @@ def test_a_topic_that_is_not_there_stops_no_other(new_topic: NewTopic, connectio
     gone = new_topic()
     gone.delete()
     found = found_of(connections(), before, gone, after)
-    assert [item.topic for item in found] == [before.name, gone.name, after.name]
-    assert [item.error.partition(":")[0] for item in found] == ["", f"Topic {gone.name}", ""]
+    assert [discovered.topic for discovered in found] == [before.name, gone.name, after.name]
+    assert [discovered.error.partition(":")[0] for discovered in found] == ["", f"Topic {gone.name}", ""]
     assert found[2].value.format == "json"
 
 
@@ -286,15 +286,15 @@ def test_discover_shows_schemas_of_the_registry(
     avro, mixed, stranger = new_topic(), new_topic(), new_topic()
     for topic in (avro, mixed):
         context = SerializationContext(topic.name, MessageField.VALUE)
-        for item in (schema, newer):
-            topic.send(AvroSerializer(client, json.dumps(item))({"id": 1, "at": 0}, context), key=b"1")
+        for version in (schema, newer):
+            topic.send(AvroSerializer(client, json.dumps(version))({"id": 1, "at": 0}, context), key=b"1")
     # Under a subject of its own: in Apicurio all versions of a subject are of one type.
     mixed.send(number(wrappers_pb2.Int64Value(value=7), SerializationContext("numbers", MessageField.VALUE)))
     stranger.send(b"\x00\x00\x0f\x00\x00anything")
     asking = replace(connections(), registry=SchemaRegistry({"url": registry.url}))
     found = found_of(asking, avro, mixed, stranger)
     older, latest = sorted(int.from_bytes((sent.value or b"")[1:5], "big") for sent in avro.ledger)
-    assert [item.value.format for item in found] == ["avro", "confluent", "bytes"]
+    assert [discovered.value.format for discovered in found] == ["avro", "confluent", "bytes"]
     assert found[0].value.evidence == f"2 of 2 sampled values are Avro with schema ids {older}, {latest}"
     assert found[0].value.columns == (Column("id", "bigint"), Column("at", "date"))
     assert ", 1 is Protobuf with schema id " in found[1].value.evidence
@@ -303,8 +303,8 @@ def test_discover_shows_schemas_of_the_registry(
 
     unreachable = replace(connections(), registry=SchemaRegistry({"url": "http://127.0.0.1:1"}))
     found = found_of(unreachable, avro, mixed)
-    assert [item.value.format for item in found] == ["confluent", "confluent"]
-    assert all("can't be reached" in item.value.remarks[0] for item in found)
+    assert [discovered.value.format for discovered in found] == ["confluent", "confluent"]
+    assert all("can't be reached" in discovered.value.remarks[0] for discovered in found)
 
 
 @pytest.fixture
@@ -345,7 +345,7 @@ def test_topics_are_listed_and_the_chosen_written(
 
     into = ("--into", str(tmp_path))
     parsed = json.loads(cli(orders.name, lines.name, "--json").stdout)
-    assert [(item["topic"], item["value"]["format"], item["written"]) for item in parsed] == [
+    assert [(discovered["topic"], discovered["value"]["format"], discovered["written"]) for discovered in parsed] == [
         (orders.name, "json", None),
         (lines.name, "string", None),
     ]

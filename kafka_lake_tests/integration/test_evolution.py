@@ -140,7 +140,7 @@ def test_new_table_gets_fields_that_its_sample_lacks(
     ingest(spec, connections(), "run-1")
     rows = view(spec).table.scan().to_arrow()
     assert rows["id"].to_pylist() == [*range(count)]
-    assert [(n, item) for n, item in enumerate(rows["rare"].to_pylist()) if item] == [(count // 2, {"price": 1.5})]
+    assert [(n, value) for n, value in enumerate(rows["rare"].to_pylist()) if value] == [(count // 2, {"price": 1.5})]
 
 
 @pytest.mark.exhaustive

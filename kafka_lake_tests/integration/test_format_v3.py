@@ -80,7 +80,7 @@ def test_every_format_fills_a_table(
     contents = {row["value"] for row in see.rows()} if spec.format in ("string", "bytes") else set()
     reported = {"string": lambda v: v.decode(), "bytes": lambda v: v}.get(spec.format)
     if reported:
-        assert contents == {reported(item.value) for item in topic.ledger if item.value != broken}
+        assert contents == {reported(record.value) for record in topic.ledger if record.value != broken}
     else:
         assert {(row["id"], row["t"]) for row in see.rows()} == {(n, f"text {n}") for n in range(20)}
     assert len(see.dead_letters()) == (2 if broken else 0)

@@ -68,7 +68,7 @@ HOSTILE = [
 
 
 def sent(topic: Topic) -> Counter[tuple[int, int]]:
-    return Counter(item.place for item in topic.ledger if item.value is not None)
+    return Counter(record.place for record in topic.ledger if record.value is not None)
 
 
 def random_bytes(random_: random.Random, count: int) -> list[bytes]:
@@ -181,7 +181,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], tuple):
         return {key: plain(element) for key, element in value}
     if isinstance(value, list):
-        return [plain(item) for item in value]
+        return [plain(element) for element in value]
     if isinstance(value, dict):
         return {key: plain(element) for key, element in value.items()}
     return value

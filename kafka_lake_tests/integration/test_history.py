@@ -376,6 +376,6 @@ def test_current_rows_and_history_of_a_topic_agree(
     ingest(spec, connections(), "too long")
     assert too_long
     assert_agree([event for event in source.events if event not in too_long or event in in_time])
-    for item in (state, past):
-        assert replay_dead_letters(replace(item, max_record_bytes=None), connections(), item.table).remaining == 0
+    for table in (state, past):
+        assert replay_dead_letters(replace(table, max_record_bytes=None), connections(), table.table).remaining == 0
     assert_agree(source.events)

@@ -86,7 +86,7 @@ def test_the_rows_are_those_of_all_events_sorted_at_once(track: tuple[str, ...],
     stored: list[Any] = []
     for number in range(BATCHES):
         batch = {event: None for in_batch, event in events if in_batch == number}
-        changes = spark.createDataFrame([change(item) for item in batch], CHANGES)
+        changes = spark.createDataFrame([change(event) for event in batch], CHANGES)
         reported = union_events(spark.createDataFrame(stored, shape.columns), event_rows(changes, shape), shape)
         rows = with_intervals(reported, shape).cache()
         stored = rows.select(*shape.columns.names).collect()

@@ -73,11 +73,11 @@ class Database:
         self.chance.shuffle(self._unsent)
         count = int(len(self._unsent) * share)
         now, self._unsent = self._unsent[:count], self._unsent[count:]
-        for item in now:
-            self._deliver(*item)
+        for event in now:
+            self._deliver(*event)
             if self.chance.random() < 0.15:
                 # A connector that was killed tells it once more.
-                self._unsent.append(item)
+                self._unsent.append(event)
 
     def _change(self, key: int, order: tuple[int, int, int]) -> None:
         row = self._rows.get(key)
@@ -217,7 +217,7 @@ NOON = datetime(2026, 1, 4, 12, tzinfo=UTC)
             NOON.replace(tzinfo=None),
         ),
         exhaustive(
-            "decimal(10,2)", [1.5, 1.75, 2, 10], [Decimal(item) for item in ("1.50", "1.75", "2.00", "10.00")], None
+            "decimal(10,2)", [1.5, 1.75, 2, 10], [Decimal(price) for price in ("1.50", "1.75", "2.00", "10.00")], None
         ),
         exhaustive("double", [-1.5, 0, 1e-9, 10], [-1.5, 0, 1e-9, 10], None),
     ],
@@ -260,13 +260,13 @@ def test_change_sent_twice_by_connector_changes_nothing(
     more = [change("d", 20), None, change("c", 30, {"n": 3, "big": "y"}), change("u", 40, {"n": 4, "big": UNSENT})]
     found = []
     for number, batch in enumerate((first + more, more[:2], more[2:], more)):
-        for item in batch:
-            topic.send(item, key=b'{"id": 1}')
+        for record in batch:
+            topic.send(record, key=b'{"id": 1}')
         ingest(spec, connections(), f"run-{number}")
         found.append(
             [(version.begins, version.ends, version.row) for version in versions(view(spec), "id", ("n", "big"))[1]]
         )
-    times = [datetime.fromtimestamp(item, UTC) for item in (10, 20, 30, 40)]
+    times = [datetime.fromtimestamp(seconds, UTC) for seconds in (10, 20, 30, 40)]
     assert found[0] == [
         (times[0], times[1], {"n": 1, "big": "x"}),
         (times[2], times[3], {"n": 3, "big": "y"}),

@@ -504,7 +504,7 @@ def test_a_time_that_no_table_holds_is_null_and_named(
             1_767_323_045_000: 2026,
             1_767_323_045_000_000: None,
         }
-        (finding,) = [item for item in commit.findings if item.check == "schema_evolution"]
+        (finding,) = [result for result in commit.findings if result.check == "schema_evolution"]
         assert [(note.column, note.what) for note in finding.changes] == [("_kafka.timestamp", "not kept")]
 
 

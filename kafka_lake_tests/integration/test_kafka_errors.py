@@ -232,7 +232,7 @@ def test_reader_without_other_rights_is_told_of_truncated_log(port: int) -> None
     # A leader that doesn't know yet how far its log goes shows less than there is.
     whole, more = OffsetRange(0, 1, 3), OffsetRange(1, 1, 5)
     found = cluster.last_records("shared", [whole, more])
-    assert ([item.offset for item in found[whole]], found[more]) == ([1, 2], [])
+    assert ([record.offset for record in found[whole]], found[more]) == ([1, 2], [])
     admin.delete_topics(["shared"])["shared"].result(20)
 
 

@@ -143,9 +143,9 @@ def test_partial_soft_delete_leaves_other_columns(
         ingest(by_batch, connections(), f"run-{number}")
     topic.send(None, key=b"3")
     topic.send(None, key=b"5")
-    for item in (by_batch, spec):
-        ingest(item, connections(), "run-last")
-        assert rows(view(item), "id", "a", "b", "_is_deleted") == [
+    for table in (by_batch, spec):
+        ingest(table, connections(), "run-last")
+        assert rows(view(table), "id", "a", "b", "_is_deleted") == [
             (1, "a1", "gone", True), (2, "a2", "b2", False), (3, None, "b3", True), (4, None, "gone", True),
         ]  # fmt: skip
 
@@ -178,14 +178,14 @@ def test_a_key_may_be_of_any_type_that_has_an_order(
     topic = new_topic(1)
     spec = topic.spec(f"{columns}, n bigint", write="upsert", key=names)
     for number in range(2):
-        for item in keys:
-            topic.send({**dict(zip(names, item, strict=True)), "n": number})
+        for key in keys:
+            topic.send({**dict(zip(names, key, strict=True)), "n": number})
         report = ingest(spec, connections(), f"run-{number}")
         assert view(spec).dead_letters() == []
         assert [row["n"] for row in view(spec).rows()] == [number] * 3
     assert facts(report)["rows_updated"] == 3
     found = {(r["at"].isoformat(), str(r["there"]), str(r["day"]), str(r["price"])) for r in view(spec).rows()}
-    assert ("1883-11-18T00:00:00.123456+00:00", "0001-01-01 00:00:00", "9999-12-31") in {item[:3] for item in found}
+    assert ("1883-11-18T00:00:00.123456+00:00", "0001-01-01 00:00:00", "9999-12-31") in {row[:3] for row in found}
 
 
 @pytest.mark.exhaustive

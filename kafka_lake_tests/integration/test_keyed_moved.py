@@ -65,7 +65,7 @@ def test_key_changed_in_one_update_moves_the_row(
     assert {offset: found for offset, (found, _) in letters.items()} == {missing: "no_old_key", null: "no_old_key"}
     assert "REPLICA IDENTITY FULL" in letters[missing][1]
     assert "in the key before the update: a." in letters[null][1]
-    assert all(item.passed for item in examine(spec, connections().catalog, connections().cluster))
+    assert all(result.passed for result in examine(spec, connections().catalog, connections().cluster))
     if write == "upsert":
         return
     ended = {(item["a"], item["v"]): item["valid_to"].timestamp() for item in view(spec).rows() if item["valid_to"]}

@@ -48,8 +48,8 @@ class Source:
             shown = plain(row)
             return {**message, "data": shown, **({"old": plain(old)} if old else {})}
         return {
-            "data": [{name: None if item is None else str(item) for name, item in row.items()}],
-            "old": [{name: None if item is None else str(item) for name, item in old.items()}] if old else None,
+            "data": [{name: None if value is None else str(value) for name, value in row.items()}],
+            "old": [{name: None if value is None else str(value) for name, value in old.items()}] if old else None,
             "type": operation.upper(),
             "database": "shop",
             "table": "t",
@@ -78,7 +78,7 @@ class Source:
             new["a"] = chance.choice(free)[0]
             del self.rows[key]
         self.rows[new["a"], new["b"]] = new
-        return self.reported("update", new, {name: item for name, item in row.items() if new[name] != item})
+        return self.reported("update", new, {name: value for name, value in row.items() if new[name] != value})
 
     @staticmethod
     def _values(chance: random.Random) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Source:
 
 def plain(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row as JSON has it, decimals as numbers."""
-    return {name: float(item) if isinstance(item, Decimal) else item for name, item in row.items()}
+    return {name: float(value) if isinstance(value, Decimal) else value for name, value in row.items()}
 
 
 def partition(key: tuple[int, str]) -> int:

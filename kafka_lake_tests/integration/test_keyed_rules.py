@@ -53,7 +53,7 @@ class Model:
                 self.applied[change.key] = max(self.applied.get(change.key, change), change, key=lambda c: c.order)
 
     def rows(self) -> dict[int, int]:
-        return {key: item.value for key, item in self.applied.items() if item.value != GONE}
+        return {key: change.value for key, change in self.applied.items() if change.value != GONE}
 
 
 def at_most(value: int, **settings: Any) -> tuple[RuleEntry, ...]:
@@ -107,7 +107,7 @@ def test_random_changes_kills_and_replays_match_a_model(
         assert finding.facts["failed"] == sum(change.value > 70 for change in changes)
     # What was refused counts by the rules of today, if nothing newer has come.
     eased = replace(spec, rules=at_most(77))
-    letters = [item for item in every if item.order[1:] in model.letters]
+    letters = [change for change in every if change.order[1:] in model.letters]
     killed_at(eased, "dead letters reconciled", doing=replay_dead_letters)
     done = replay_dead_letters(eased, connections(), "again")
     model.commit(letters, 77)
@@ -184,14 +184,14 @@ def test_refused_change_counts_as_if_it_had_not_come(
     # Newer than the refused change; older, and newer than the row; a delete; the tombstone, which has no order.
     send((1, 30, 2), (2, 15, 3), (4, 25, GONE))
     ingest(spec, connections(), "run")
-    for item in (by_batch, spec):
-        see = view(item)
+    for table in (by_batch, spec):
+        see = view(table)
         assert {row["id"]: row["v"] for row in see.rows()} == {1: 2, 2: 3, 3: 1}
         assert [row["offset"] for row in see.dead_letters()] == list(range(5, 11))
-        done = replay_dead_letters(replace(item, rules=at_most(8)), connections(), "again-1", "offset = 6")
+        done = replay_dead_letters(replace(table, rules=at_most(8)), connections(), "again-1", "offset = 6")
         assert (done.moved, done.remaining) == (0, 1)
         assert {row["id"]: row["v"] for row in see.rows()} == {1: 2, 2: 3, 3: 1}
-        done = replay_dead_letters(replace(item, rules=at_most(9)), connections(), "again-2")
+        done = replay_dead_letters(replace(table, rules=at_most(9)), connections(), "again-2")
         assert (done.moved, done.remaining, see.dead_letters()) == (6, 0, [])
         assert {row["id"]: row["v"] for row in see.rows()} == {1: 2, 2: 9, 3: 9, 6: 9}
         see.assert_no_branches()

@@ -281,7 +281,7 @@ def test_snapshot_without_its_beginning_deletes_nothing(
     said: list[str] = []
     ingest(spec, connections(), "run-2", observer=Observer(warn=said.append))
     assert rows(view(spec), "id", "v") == [(1, "read"), (2, "read"), (3, "read"), (4, "again")]
-    assert any("ended in partition 0 at offset 5 began before" in item for item in said)
+    assert any("ended in partition 0 at offset 5 began before" in message for message in said)
 
 
 def test_truncate_and_snapshot_delete_only_older_rows(

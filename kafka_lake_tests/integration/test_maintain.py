@@ -151,7 +151,7 @@ def test_merges_and_compactions_at_the_same_time_both_get_on(
         stop.set()
         thread.join()
     assert sorted((row["id"], row["v"]) for row in view(spec).rows()) == [(key, 7) for key in range(10)]
-    assert any(item.before for item in compacted)
+    assert any(done.before for done in compacted)
     assert all(isinstance(item, TableError) or "conflict" in str(item).lower() for item in refused), refused
 
 
@@ -191,13 +191,13 @@ def test_sensor_requests_due_maintenance_and_run_reports_it(
     result = runner.run(spec, None, chosen, tags={MAINTENANCE_TAG: "x"})
     assert result.success
     (event,) = events_of(runner.instance, dg.DagsterEventType.ASSET_OBSERVATION, table_key(spec))
-    reported = {name: item.value for name, item in event.asset_observation.metadata.items()}
+    reported = {name: entry.value for name, entry in event.asset_observation.metadata.items()}
     assert reported["data_files"] == len(list(view(spec).table.scan().plan_files())) == 1
     assert reported["snapshots"] == table_health(view(spec).table).snapshots
     assert ".".join(spec.identifier) in str(reported["done"])
     (check,) = result.get_asset_check_evaluations()
     assert (check.check_name, check.passed, check.asset_key) == ("table_health", True, table_key(spec))
-    assert {name: item.value for name, item in check.metadata.items()}.items() >= reported.items()
+    assert {name: entry.value for name, entry in check.metadata.items()}.items() >= reported.items()
     assert events_of(runner.instance, dg.DagsterEventType.ASSET_MATERIALIZATION, table_key(spec)) == []
     assert not tick(901).run_requests
     view(spec).assert_exactly_once(topic.ledger)

@@ -89,7 +89,7 @@ def test_tables_by_value_are_assets_after_refresh(
     def tables() -> set[str]:
         repository = project.definitions().get_repository_def()
         # The job maintains each of them.
-        assert [len(item.tables) for item in topics_of(repository)] == [
+        assert [len(document.tables) for document in topics_of(repository)] == [
             len(repository.get_job("maintain_tables").nodes)
         ]
         return {
@@ -103,9 +103,9 @@ def test_tables_by_value_are_assets_after_refresh(
     (spec,) = topics_of(project.definitions().get_repository_def())
     warned: list[str] = []
     ingest(spec, connections(), "run", observer=Observer(warn=warned.append))
-    assert [item for item in warned if "They become assets once `kafka-lake topics refresh` has run" in item]
+    assert [message for message in warned if "They become assets once `kafka-lake topics refresh` has run" in message]
     reported = json.loads(project.command("topics", "list", "--json"))
-    assert [(item["value"], item["table"], item["state"]) for item in reported] == [
+    assert [(row["value"], row["table"], row["state"]) for row in reported] == [
         ("a", f"{NAMESPACE}.{topic.table}_a", "new"), ("B b", f"{NAMESPACE}.{topic.table}_b_b", "new"),
     ]  # fmt: skip
     assert tables() == {""}, "the catalog isn't asked"
@@ -154,7 +154,7 @@ def test_matching_topics_get_tables_and_new_ones_are_reported(
         }
     )
     reported = json.loads(project.command("topics", "list", "--json"))
-    assert [(item["topic"], item["table"], item["state"]) for item in reported] == [
+    assert [(row["topic"], row["table"], row["state"]) for row in reported] == [
         (f"{name}.Orders", "", "new"), (f"{name}.users", "", "new"), (f"{name}_a", f"{NAMESPACE}.{name}", "new"),
     ]  # fmt: skip
     assert re.search(rf"{name}_a +{NAMESPACE}\.{name} +new: not in the table yet", project.command("topics", "refresh"))
@@ -175,9 +175,9 @@ def test_matching_topics_get_tables_and_new_ones_are_reported(
     for added in asked.dynamic_partitions_requests:
         instance.add_dynamic_partitions(added.partitions_def_name, added.partition_keys)
     assert {key for request in asked.run_requests for key in request.asset_selection} == {
-        dg.AssetKey([NAMESPACE, table]) for table in (*(item.table for item in topics.values()), name)
+        dg.AssetKey([NAMESPACE, table]) for table in (*(table.table for table in topics.values()), name)
     }
-    shared = next(item for item in topics_of(repository) if item.topics)
+    shared = next(document for document in topics_of(repository) if document.topics)
     ingest(shared, connections(), "run")
     # Another topic is told of before it joins the table.
     several["b"] = topic("b", "_")
@@ -198,8 +198,8 @@ def test_matching_topics_get_tables_and_new_ones_are_reported(
     assert "deleted from Kafka; the table stays" in shown
     assert "new: no table yet" in shown
     project.command("topics", "refresh")
-    shared = next(item for item in topics_of(project.definitions().get_repository_def()) if item.topics)
-    for item in shared.each_topic:
-        ingest(item, connections(), "again")
+    shared = next(document for document in topics_of(project.definitions().get_repository_def()) if document.topics)
+    for topic_spec in shared.each_topic:
+        ingest(topic_spec, connections(), "again")
     found = sorted((row["id"], row["_kafka"]["topic"]) for row in view(shared).rows())
     assert found == [(7, f"{name}_a"), (8, f"{name}_b")]

@@ -49,8 +49,8 @@ class Watched:
         ]
 
     def scrape(self) -> Scraped:
-        for number, item in enumerate(self.collectors):
-            item.collect()
+        for number, collector in enumerate(self.collectors):
+            collector.collect()
             self.latest.collected(str(number), time.time(), 0.0)
         with served(lambda now: self.latest.samples(now, len(self.collectors))) as address:
             return scrape(address)
@@ -131,7 +131,7 @@ def test_metrics_match_produced_and_written_records(
         "commits": 1,
         "refused_commits": 0,
     }
-    sent_bytes = sum(len(item.value or b"") + len(item.key or b"") for item in topic.ledger[:13])
+    sent_bytes = sum(len(record.value or b"") + len(record.key or b"") for record in topic.ledger[:13])
     assert found.of("read_bytes_total", **labels) == sent_bytes
     steps = {labels["step"]: value for labels, value in found.all("step_seconds_total", topic=name)}
     assert steps.keys() == {"plan", "stage", "audit"}

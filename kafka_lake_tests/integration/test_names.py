@@ -40,11 +40,11 @@ def all_that_can_be_done(topic: Topic, strict: TopicTable, new: NewConnections, 
     assert len(see.dead_letters()) == (6 if strict.schema else 3)
     sharp = replace(strict, maintenance=Maintenance(expire_after="0s", keep_snapshots=1))
     done = maintain(sharp, connections, everything=True)
-    assert [(item.identifier, item.after.data_files) for item in done] == [
+    assert [(table.identifier, table.after.data_files) for table in done] == [
         (strict.identifier, 1),
         (strict.dead_letter_table, 1),
     ]
-    assert all(item.expired for item in done)
+    assert all(table.expired for table in done)
     # What becomes a row is taken out of the dead letters.
     assert replay_dead_letters(lenient, connections, "dead_letter_replay").moved == (3 if strict.schema else 0)
     see.assert_exactly_once(topic.ledger)

@@ -46,7 +46,7 @@ def known(folder: Path, topic: Topic) -> Sequence[str]:
 def test_first_command_registers_partitions_of_all_topics(new_topic: NewTopic, run: Run, tmp_path: Path) -> None:
     asked, other, gone = new_topic(3), new_topic(12), new_topic()
     gone.delete()
-    run([item.spec() for item in (asked, other, gone)])
+    run([topic.spec() for topic in (asked, other, gone)])
     assert known(tmp_path / "dagster", asked) == ["0", "1", "2"]
     assert known(tmp_path / "dagster", other) == [str(p) for p in range(12)], "in numeric order"
     assert known(tmp_path / "dagster", gone) == []

@@ -86,7 +86,7 @@ def test_client_and_spark_read_the_same_timestamps(
     ends = [OffsetRange(p, 0, now.end[p]) for p in now.partitions]
     for ranges in (ends, [OffsetRange(0, 1, 2), OffsetRange(1, 0, 1)], [OffsetRange(0, now.end[0] - 1, now.end[0])]):
         plan = Plan(tuple(ranges), Position(now.identity, now.end), 0)
-        frames = [read(connections(), item, topic.name) for item in (plan, replace(plan, by_client=True))]
+        frames = [read(connections(), plan_, topic.name) for plan_ in (plan, replace(plan, by_client=True))]
         assert frames[0].dtypes == frames[1].dtypes
         by_spark, by_client = (sorted(map(str, frame.collect())) for frame in frames)
         assert by_client == by_spark
@@ -111,7 +111,7 @@ def test_samples_with_impossible_times_are_shown(
     assert command_line([spec], "discover", topic.name, "--json").exit_code == 0
     # Whose oldest unread record has no time, nobody can say how old it is.
     now = cluster.watermarks_of(topic.name)
-    places = {item.partition: item for item in unread(now, Position(now.identity, {0: 1, 1: 0, 2: 0})).values()}
+    places = {record.partition: record for record in unread(now, Position(now.identity, {0: 1, 1: 0, 2: 0})).values()}
     assert arrival_times(cluster, places.values(), 10) == {places[2]: GOOD / 1000}
     assert freshness([spec], cluster, connections().catalog) == []
     assert cluster.offsets_at(topic.name, [2], -1) == {2: 0}

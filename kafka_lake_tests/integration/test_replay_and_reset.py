@@ -563,7 +563,7 @@ def test_a_transform_sets_records_apart_with_its_own_reason(
     report = ingest(spec, connections(), "run-1")
     assert view(spec).ids() == [0, 2]
     found = sorted((r["offset"], r["error_class"], r["error_message"]) for r in view(spec).dead_letters())
-    assert [item[:2] for item in found] == [(1, "transform_failed"), (3, "transform_failed"), (4, "not_json")]
+    assert [row[:2] for row in found] == [(1, "transform_failed"), (3, "transform_failed"), (4, "not_json")]
     assert found[0][2] == "1 is odd"
     assert {c.name: c.count for c in report.classes()} == {"transform_failed": 2, "not_json": 1}
     assert replay_dead_letters(replace(spec, transform=None), connections(), "again").moved == 2

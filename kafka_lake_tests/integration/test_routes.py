@@ -84,19 +84,19 @@ def number_of(sent: Sent) -> int:
 def assert_all_once(spec: TopicTable, ledger: Sequence[Sent], view: NewView) -> None:
     """Assert that each record with a value is once in its table, or once in that table's dead letters."""
     ends = {p: max(s.offset + 1 for s in ledger if s.partition == p) for p in {s.partition for s in ledger}}
-    for number, item in enumerate(spec.tables):
+    for number, table_spec in enumerate(spec.tables):
         its = [sent for sent in ledger if number_of(sent) == number and sent.value is not None]
-        table = view(item)
+        table = view(table_spec)
         table.assert_no_branches()
         rows = table.rows()
         held = {(r["_kafka"]["partition"], r["_kafka"]["offset"]): r.get("id") for r in rows}
         dead = Counter((r["partition"], r["offset"]) for r in table.dead_letters())
-        assert len(held) == len(rows), item.table
-        assert Counter(held.keys()) + dead == Counter(sent.place for sent in its), item.table
+        assert len(held) == len(rows), table_spec.table
+        assert Counter(held.keys()) + dead == Counter(sent.place for sent in its), table_spec.table
         for sent in its:
             if sent.place in held:
                 assert held[sent.place] == json.loads(sent.value or b"")["id"]
-        assert {p: o for p, o in table.position().items() if o} == ends, item.table
+        assert {p: o for p, o in table.position().items() if o} == ends, table_spec.table
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ def test_refusing_table_keeps_position_while_rest_continues(
         assert list(left.value.errors) == [name]
         assert isinstance(left.value.errors[name], GateFailedError)
         assert left.value.report.total("rows") == 1
-    assert any(f"Table {NAMESPACE}.{strict.table} stops" in item for item in warned)
+    assert any(f"Table {NAMESPACE}.{strict.table} stops" in message for message in warned)
     assert [sorted(view(table).ids()) for table in spec.tables[:3]] == [[1, 2, 4, 5], [1, 2], [1, 2, 3]]
     behind, ahead = view(strict).position()[0], view(spec).position()[0]
     assert (behind, ahead) == (6, len(topic.ledger))
@@ -369,11 +369,11 @@ def test_a_record_is_in_each_table_that_takes_it(
         known = [sent for sent in topic.ledger if sent.value is not None]
         expected = {name: [sent for sent in known if takes[name][1](sent)] for name in names}
         left = [sent for sent in known if not any(takes[name][1](sent) for name in names)] if others else []
-        for item, its in zip(spec.tables, (left, *expected.values()), strict=True):
-            rows, letters = view(item).rows(), view(item).dead_letters()
+        for table_spec, its in zip(spec.tables, (left, *expected.values()), strict=True):
+            rows, letters = view(table_spec).rows(), view(table_spec).dead_letters()
             found = [(r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in rows]
             found += [(r["partition"], r["offset"]) for r in letters]
-            assert sorted(found) == sorted(sent.place for sent in its), item.table
+            assert sorted(found) == sorted(sent.place for sent in its), table_spec.table
 
     names = ("orders", "even", "audits")
     spec = spec_for(*names)

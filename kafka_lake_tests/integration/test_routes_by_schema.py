@@ -40,7 +40,7 @@ def test_each_value_goes_by_the_name_of_its_schema(
     first, second = order(("id", "long")), order(("id", "long"), ("note", "string"))
     other = {**order(("id", "long")), "name": "Refund"}
     titled = {"title": "Page view", "type": "object", "properties": {"id": {"type": "integer"}}}
-    ids = [register(client, topic, item) for item in (first, second)]
+    ids = [register(client, topic, schema) for schema in (first, second)]
     refund = register(client, topic, other, part="refund")
     view_id = register(client, topic, titled, "JSON", "view")
     proto = register(client, topic, PROTO, "PROTOBUF", "proto")

@@ -122,8 +122,8 @@ def test_values_get_tables_up_to_the_limit(
     assert not {"Click", "a-b", "__", "y"} & {*known}
     assert held(more, view) == expected(topic, {"order": "_orders", **known})
     # All tables are reset, and filled again.
-    for item in knowing(more, view(spec).table.properties).tables:
-        reset(item, connections(), f"back {item.table}", "0:1,1:1")
+    for table_spec in knowing(more, view(spec).table.properties).tables:
+        reset(table_spec, connections(), f"back {table_spec.table}", "0:1,1:1")
     assert sum(map(len, held(more, view).values())) <= 3
     ingest(more, connections(), "again")
     assert "y" in known_values()
@@ -159,7 +159,7 @@ def test_source_tables_become_upsert_tables_of_allowed_namespace(
     spec, warned = topic.spec(None, route_by=by, where=When(sql="false")), list[str]()
     ingest(spec, connections(), "run", observer=Observer(warn=warned.append))
     known = knowing(spec, view(spec).table.properties)
-    tables = {item.table.removeprefix(topic.table): item for item in known.tables[1:]}
+    tables = {table_spec.table.removeprefix(topic.table): table_spec for table_spec in known.tables[1:]}
     assert {*tables} == {"_stores", "_pizzas"}
     assert [(row["id"], row["city"]) for row in view(tables["_stores"]).rows()] == [(1, "Köln")]
     assert [(row["id"], row["name"]) for row in view(tables["_pizzas"]).rows()] == [(1, "Marinara")]

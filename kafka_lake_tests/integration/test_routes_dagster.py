@@ -55,7 +55,7 @@ def test_each_table_is_an_asset_with_its_own_rows_and_checks(
     know_partitions(runner, topic)
     for number, kind in enumerate(("order", "order", "refund")):
         topic.send({"type": kind, "id": number}, number % 2)
-    keys = [table_key(item) for item in spec.tables]
+    keys = [table_key(table_spec) for table_spec in spec.tables]
     result = runner.run(spec, (0, 1), selection=as_the_sensor(spec, *spec.tables))
     assert result.success
     rows: dict[tuple[dg.AssetKey, str | None], object] = {}
@@ -91,7 +91,7 @@ def test_each_table_is_an_asset_with_its_own_rows_and_checks(
         if not evaluation.passed
     ]
     assert failed == [(orders, "rule_small")]
-    assert [view(item).ids() for item in spec.tables[1:]] == [[0, 1], [7, 8]]
+    assert [view(table_spec).ids() for table_spec in spec.tables[1:]] == [[0, 1], [7, 8]]
     made = {event.asset_key for event in result.get_asset_materialization_events()}
     assert clicks in made
 

@@ -51,7 +51,7 @@ def test_replay_moves_rows_and_dead_letters_that_no_table_takes(
     ingest(changed, connections(), "refunds")
     replay(changed, connections(), "changed", ReplayRange())
     assert letters() == [(0, "unmatched"), (3, "unmatched")]
-    assert [view(item).ids() for item in (orders, refunds, spec)] == [[], [1], [1]]
+    assert [view(table_spec).ids() for table_spec in (orders, refunds, spec)] == [[], [1], [1]]
     replay(replace(changed, unmatched="ignore"), connections(), "ignored", ReplayRange())
     assert letters() == []
 

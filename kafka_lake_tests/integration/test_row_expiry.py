@@ -46,7 +46,7 @@ def days_ago(days: float) -> int:
 
 
 def young(ledger: list[Sent], days: float = 90) -> list[Sent]:
-    return [item for item in ledger if item.timestamp_ms >= days_ago(days)]
+    return [record for record in ledger if record.timestamp_ms >= days_ago(days)]
 
 
 @pytest.mark.exhaustive
@@ -69,22 +69,22 @@ def test_expiry_deletes_only_old_rows_and_dead_letters(
     ingest(spec, connections(), "new")
     see, ends = view(spec), {0: 7, 1: 3, 2: 1}
     assert see.position() == ends
-    assert [item.needs.rows for item in due(spec, connections())] == ["rows older than 90d"] * 2
+    assert [table.needs.rows for table in due(spec, connections())] == ["rows older than 90d"] * 2
 
-    done = {item.identifier: item for item in maintain(spec, connections())}
+    done = {table.identifier: table for table in maintain(spec, connections())}
     assert done[spec.identifier].rows == 6
     assert done[spec.dead_letter_table].rows == 1
     assert see.ids() == [11, 12, 20]
     see.assert_exactly_once(young(topic.ledger), ends)
     see.assert_no_branches()
-    assert [item.needs.reasons for item in due(spec, connections())] == [(), ()]
+    assert [table.needs.reasons for table in due(spec, connections())] == [(), ()]
     totals = totals_of(see.table)
     assert totals is not None
     assert totals.expired == 6
-    assert all(found.passed for found in examine(spec, connections().catalog, connections().cluster))
+    assert all(result.passed for result in examine(spec, connections().catalog, connections().cluster))
     log = snapshot_log(see.table)
-    assert [item.what for item in log[:2]] == ["row expiry", "part of the row expiry"]
-    assert sum(item.rows_deleted - item.rows_added for item in log[:2]) == 6
+    assert [commit.what for commit in log[:2]] == ["row expiry", "part of the row expiry"]
+    assert sum(commit.rows_deleted - commit.rows_added for commit in log[:2]) == 6
 
     # Commits go on. A replay brings old rows back, and the next expiry deletes them again.
     said: list[str] = []
@@ -97,7 +97,7 @@ def test_expiry_deletes_only_old_rows_and_dead_letters(
     maintain(spec, connections(), everything=True)
     ends[1] += 1
     see.assert_exactly_once(young(topic.ledger), ends)
-    assert all(found.passed for found in examine(spec, connections().catalog, connections().cluster))
+    assert all(result.passed for result in examine(spec, connections().catalog, connections().cluster))
     found = changes_since(read, read_of(see.table), see.table)
     assert (found.unknown, bool(found.ranges)) == ("", True), "derived tables know what it did"
 
@@ -196,7 +196,7 @@ def test_an_expiry_meets_a_commit_and_a_commit_meets_an_expiry(
     assert see.ids() == [1, 2, 4, 33]
     assert see.position() == {0: 6}
     see.assert_no_branches()
-    assert [item.what for item in snapshot_log(see.table)[:3]] == [
+    assert [commit.what for commit in snapshot_log(see.table)[:3]] == [
         "row expiry",
         "part of the row expiry",
         "append",

@@ -131,7 +131,7 @@ def rules_are_kept(
     assert {(r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in see.rows()} == {
         place for place, names in expected.items() if not names
     }
-    sent = {item.place: item for item in topic.ledger}
+    sent = {record.place: record for record in topic.ledger}
     letters = {(r["partition"], r["offset"]): r for r in see.dead_letters() if r["error_class"] != "not_json"}
     assert {place: names_in(letter) for place, letter in letters.items()} == {
         place: names for place, names in expected.items() if names
@@ -264,7 +264,7 @@ def test_failed_rule_publishes_nothing(new_topic: NewTopic, connections: NewConn
         connections(),
         "warns",
     )
-    (finding,) = [item for item in report.findings() if item.is_rule]
+    (finding,) = [result for result in report.findings() if result.is_rule]
     assert (finding.passed, finding.warns, finding.facts["failed"]) == (False, True, 11)
     assert len(see.rows()) == 2 + 57 + 51
     see.assert_exactly_once(topic.ledger)
@@ -361,7 +361,7 @@ def test_dead_letters_of_a_rule_are_replayed_once_it_is_relaxed(
 ) -> None:
     topic, ddl = new_topic(), None
     warn = [RuleEntry(not_null=("later",)), RuleEntry(expression="later > 1 OR id > 2", name="or_later")]
-    rules = (AMOUNT, RuleEntry(unique=("id",)), *(replace(item, on_failure="warn") for item in warn))
+    rules = (AMOUNT, RuleEntry(unique=("id",)), *(replace(rule, on_failure="warn") for rule in warn))
     spec = topic.spec(ddl, rules=rules)
     for row in ({"id": 1, "amount": -1.0}, {"id": 2, "amount": -5.0}, {"id": 3, "amount": 1.0}, {"id": 3}):
         topic.send(row)

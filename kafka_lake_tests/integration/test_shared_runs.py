@@ -32,7 +32,7 @@ class Deployment:
         self.instance, self.resources, self.specs = instance, resources, specs
 
     def tick(self, pace: Pace) -> list[dg.RunRequest]:
-        specs = [spec for item in self.specs for spec in item.each_topic]
+        specs = [spec for topic in self.specs for spec in topic.each_topic]
         answers = self.resources["kafka"].cluster().watermarks(spec.topic for spec in specs)
         context = dg.build_sensor_context(instance=self.instance)
         found = evaluate(context, specs, answers, self.resources["catalog"].open(), pace, Sharing(places=3))

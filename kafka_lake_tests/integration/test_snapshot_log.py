@@ -47,7 +47,7 @@ def test_snapshot_log_names_author_and_operation_of_each_commit(
     assert seen[0] == ("append", "", 1)
     assert reported["commits"][0]["managed"] is False
     assert "spark" in reported["commits"][0]["engine"]
-    ours = [item for item in reported["commits"] if item["run_id"] and not item["what"].startswith("part of")]
+    ours = [commit for commit in reported["commits"] if commit["run_id"] and not commit["what"].startswith("part of")]
     assert [(row["what"], row["run_id"]) for row in ours][-3:] == [
         ("replay", "again"),
         ("append", "second"),
@@ -59,13 +59,13 @@ def test_snapshot_log_names_author_and_operation_of_each_commit(
         [{"partition": 0, "start": 5, "end": 7}, {"partition": 1, "start": 4, "end": 5}],
         [{"partition": 0, "start": None, "end": 5}, {"partition": 1, "start": None, "end": 4}],
     ]
-    (moved,) = [item for item in reported["commits"] if item["run_id"] == "letters"]
+    (moved,) = [commit for commit in reported["commits"] if commit["run_id"] == "letters"]
     assert (moved["what"], moved["rows_added"], moved["offsets"]) == ("dead-letter replay", 1, [])
-    assert [(item["column"], item["kind"]) for item in moved["schema_changes"]] == [("id", "widened")]
-    assert "compaction" in [item["what"] for item in reported["commits"]]
+    assert [(change["column"], change["kind"]) for change in moved["schema_changes"]] == [("id", "widened")]
+    assert "compaction" in [commit["what"] for commit in reported["commits"]]
     assert reported["commits"][-1]["what"] == "table created"
-    assert [item["run_id"] for item in reported["commits"] if item["what"] == "part of the replay"] == ["again"]
-    assert next(item["what"] for item in reported["commits"] if item["run_id"] == "back") == "reset"
+    assert [commit["run_id"] for commit in reported["commits"] if commit["what"] == "part of the replay"] == ["again"]
+    assert next(commit["what"] for commit in reported["commits"] if commit["run_id"] == "back") == "reset"
     # Nobody is said to have written what the rows don't have.
     assert sum(change for _, _, change in seen) == len(view(spec).ids())
     letters = json.loads(command_line([spec], "history", spec.dead_letter_table[1], "--json").stdout)

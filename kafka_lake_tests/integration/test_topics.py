@@ -51,7 +51,7 @@ def table_of(topics: Sequence[Topic], **settings: Any) -> TopicTable:
 
 
 def of(spec: TopicTable, topic: Topic) -> TopicTable:
-    return next(item for item in spec.each_topic if item.topic == topic.name)
+    return next(topic_spec for topic_spec in spec.each_topic if topic_spec.topic == topic.name)
 
 
 def send(topic: Topic, number: int, count: int, chance: random.Random) -> None:
@@ -77,7 +77,7 @@ def assert_once(spec: TopicTable, topics: Sequence[Topic], view: NewView) -> Non
         every.update(with_values.keys())
         for place in with_values.keys() & rows.keys():
             sent = json.loads(with_values[place].value or b"")
-            row = {name: item for name, item in rows[place].items() if name != "_kafka" and item is not None}
+            row = {name: value for name, value in rows[place].items() if name != "_kafka" and value is not None}
             assert row == sent, place
         ends: dict[int, int] = {}
         for sent in topic.ledger:
@@ -161,8 +161,8 @@ def test_a_replay_a_reset_and_dead_letters_are_of_one_topic(
     for number, topic in enumerate(topics):
         for item in range(8):
             topic.send({"id": item, "of": f"{'long ' * 5 if item in (2, 5) else ''}{number}"}, item % 2)
-    for item in spec.each_topic:
-        ingest(item, connections(), "first")
+    for topic_spec in spec.each_topic:
+        ingest(topic_spec, connections(), "first")
     assert len(view(spec).dead_letters()) == 4
     assert_once(spec, topics, view)
 
@@ -229,7 +229,7 @@ def test_topics_join_and_leave_a_table_that_one_alone_has_filled(
     table.append(table.scan(limit=0).to_arrow(), snapshot_properties={POSITION: position.to_json()})
     reported: list[str] = []
     ingest(of(both, a), connections(), "rebuilt", observer=Observer(warn=reported.append))
-    assert any("recovered from the rows" in item for item in reported)
+    assert any("recovered from the rows" in message for message in reported)
     rows = [r for r in view(both).rows() if r["_kafka"]["topic"] == a.name]
     assert len({(r["_kafka"]["partition"], r["_kafka"]["offset"]) for r in rows}) == len(rows)
     assert max(r["id"] for r in rows) == 100

@@ -103,7 +103,7 @@ def test_same_topic_name_in_two_clusters_fills_two_tables(
         topics["us"].send({"id": 100 + number, "place": "us"}, number % 2)
     definitions, given = resources
     assets = {
-        key: item for item in definitions.assets or () if isinstance(item, dg.AssetsDefinition) for key in item.keys
+        key: asset for asset in definitions.assets or () if isinstance(asset, dg.AssetsDefinition) for key in asset.keys
     }
     with dg.DagsterInstance.ephemeral() as instance:
         for cluster in CLUSTERS:
