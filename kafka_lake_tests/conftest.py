@@ -283,9 +283,9 @@ def pair_of(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is about other pairs than the one that this session has."""
     pair = pair_of(config)
-    others = [item for item in items if (about := item.get_closest_marker("pairs")) and pair not in about.args]
+    others = [test for test in items if (about := test.get_closest_marker("pairs")) and pair not in about.args]
     config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in others]
+    items[:] = [test for test in items if test not in others]
 
 
 @pytest.fixture(scope="session")

@@ -85,7 +85,7 @@ def _verify_topic(world: World, topic: Topic, verdict: Verdict) -> None:
     verdict.figures["records in doubt"] += sum(s.fate is Fate.UNKNOWN for s in topic.ledger.values())
     verdict.figures["records committed"] += len(truth)
     for number, spec in enumerate(topic.spec.tables):
-        its = {place: item for place, item in truth.items() if topic.table_of(item[0]) == number}
+        its = {place: record for place, record in truth.items() if topic.table_of(record[0]) == number}
         _verify_table(world, topic, spec, its, _Problems(verdict, f"{topic.name}, table {spec.table}"))
 
 
@@ -124,7 +124,7 @@ def _verify_table(
 
 def places(catalog: LakeCatalog, topic: Topic) -> Counter[Place]:
     """Return how often each record of a topic is there, as a row or as a dead letter."""
-    rows, letters = (_rows(catalog.table(item)) for item in (topic.spec.identifier, topic.spec.dead_letter_table))
+    rows, letters = (_rows(catalog.table(table)) for table in (topic.spec.identifier, topic.spec.dead_letter_table))
     return _row_places(rows) + _letter_places(letters)
 
 

@@ -156,10 +156,10 @@ class World:
         self.connect = ConnectServer(self.folder / "connect", conf=conf, memory=ConnectMemory("1500m"))
         with ThreadPoolExecutor() as pool:
             starting = [
-                pool.submit(self._stack.enter_context, item) for item in (self.brokers, self.server, self.connect)
+                pool.submit(self._stack.enter_context, server) for server in (self.brokers, self.server, self.connect)
             ]
-            for item in starting:
-                item.result()
+            for future in starting:
+                future.result()
         self._stack.callback(self._end_runs)
         self._start_traffic()
 

@@ -59,7 +59,7 @@ def statements() -> Iterator[tuple[str, Callable[[], list[str]]]]:
         execute(port, _OWNER, f"ALTER ROLE {_OWNER.user} SET log_statement = 'all'")
 
         def seen() -> list[str]:
-            return [" ".join(item.split()) for item in _STATEMENT.findall(server.log.read_text())]
+            return [" ".join(statement.split()) for statement in _STATEMENT.findall(server.log.read_text())]
 
         yield f"postgresql+psycopg2://{_OWNER.user}:{_OWNER.password}@{HOST}:{port}/{_OWNER.database}", seen
 
@@ -78,7 +78,7 @@ def test_statements_at_a_database(
     properties = {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}"}
     found = _second_run(new_topic(), arrow, systems(properties), seen)
     of_a_table = re.compile("(UPDATE|FROM) iceberg_tables .*table_name")
-    kinds = Counter(item.split()[0] for item in found if of_a_table.search(item))
+    kinds = Counter(statement.split()[0] for statement in found if of_a_table.search(statement))
     assert kinds["UPDATE"] == 3
     assert 0 < kinds["SELECT"] <= loads, found
 

@@ -57,7 +57,7 @@ def of_clusters_page(kind: str) -> dict[str, Any]:
     blocks = re.findall(
         r"^```yaml\n(.*?)^```", (ROOT / "docs" / "spark-clusters.md").read_text(), re.MULTILINE | re.DOTALL
     )
-    resources = [item for block in blocks for item in yaml.safe_load_all(block) if "apiVersion" in item]
+    resources = [resource for block in blocks for resource in yaml.safe_load_all(block) if "apiVersion" in resource]
     (found,) = (resource for resource in resources if resource["kind"] == kind)
     return dict(found)
 
@@ -71,7 +71,7 @@ def job_of_a_run(launcher: Mapping[str, Any]) -> Mapping[str, Any]:
     (deployment,) = VALUES["dagster-user-deployments"]["deployments"]
     of_location = {
         "env_vars": [f"{name}={value}" for name, value in deployment["env"].items()],
-        "env_secrets": [item["name"] for item in deployment["envSecrets"]],
+        "env_secrets": [secret["name"] for secret in deployment["envSecrets"]],
         "volumes": deployment["volumes"],
         "volume_mounts": deployment["volumeMounts"],
         "resources": deployment["resources"],

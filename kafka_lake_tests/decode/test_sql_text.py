@@ -32,7 +32,7 @@ def test_every_function_of_spark_is_allowed_or_refused(spark_resource: SparkReso
 def test_variables_of_the_environment_arent_substituted(spark_resource: SparkResource) -> None:
     session = spark_resource.live_session()
     row = session.range(1).selectExpr("'${env:PATH}' AS a").union(session.sql("SELECT '${env:PATH}'")).collect()
-    assert [item["a"] for item in row] == ["${env:PATH}", "${env:PATH}"]
+    assert [column["a"] for column in row] == ["${env:PATH}", "${env:PATH}"]
 
 
 def test_safe_condition_has_no_call_or_subquery_for_spark(spark_resource: SparkResource) -> None:

@@ -83,7 +83,7 @@ def test_demo_fills_its_table_and_stops_everything(environment: dict[str, str]) 
     assert len(re.findall(r" passed", done.stdout)) == len(CHECKS) + 1, done.stdout
     assert processes_of(environment) == []
     topic = status(environment)
-    assert [item["lag"] for item in topic["partitions"]] == [0] * 6
+    assert [partition["lag"] for partition in topic["partitions"]] == [0] * 6
     assert (topic["rows"], topic["dead_letters"]) == (2_000, 0)
     assert processes_of(environment) == []
 
@@ -143,4 +143,4 @@ def test_demo_after_interruptions_ingests_all_of_it_once(environment: dict[str, 
     assert done.returncode == 0, done.stdout + done.stderr
     topic = status(environment)
     assert topic["lag"] == 0
-    assert topic["rows"] == sum(item["end"] for item in topic["partitions"])
+    assert topic["rows"] == sum(partition["end"] for partition in topic["partitions"])

@@ -124,7 +124,7 @@ def test_rules_are_kept_through_a_connect_server(
     with pytest.raises(ConfigurationError, match=r"rules: it: 'id [+] 1' isn't a condition"):
         ingest(topic.spec(None, rules=(wrong,)), connect_connections, "wrong")
     report = ingest(topic.spec(None, rules=(later,)), connect_connections, "later")
-    (finding,) = [item for item in report.findings() if item.is_rule]
+    (finding,) = [result for result in report.findings() if result.is_rule]
     assert (finding.facts["passed"], finding.facts["null"], finding.facts["not_in_table"]) == (2, 1, "later")
 
 

@@ -52,8 +52,8 @@ LOCATION = {"repositoryLocationName": "kafka_lake", "repositoryName": "__reposit
 def use_free_ports(monkeypatch: pytest.MonkeyPatch) -> Ports:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
-        for item in sockets:
-            item.bind(("127.0.0.1", 0))
+        for socket_ in sockets:
+            socket_.bind(("127.0.0.1", 0))
         names = ("KAFKA_LAKE_BROKER_PORT", "KAFKA_LAKE_UI_PORT", "KAFKA_LAKE_CONNECT_PORT")
         for name, value in zip(names, sockets, strict=True):
             monkeypatch.setenv(name, str(value.getsockname()[1]))

@@ -160,7 +160,7 @@ class Page:
     def checks(self, path: list[str]) -> list[str]:
         """Return the checks that the page of an asset shows."""
         reported = self.ask(CHECKS_OF, key={"path": path})["assetChecksOrError"]
-        return [item["name"] for item in reported["checks"]]
+        return [check["name"] for check in reported["checks"]]
 
     def newest_checks(self) -> dict[str, str]:
         """Return how the checks of the table stand, as its page counts them."""

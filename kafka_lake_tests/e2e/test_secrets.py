@@ -131,7 +131,7 @@ class Watch:
             try:
                 if file.is_file() and file.stat().st_mode & 0o077:
                     reported = _told(file.read_bytes().decode(errors="replace"))
-                    self.found |= {f"file {file.name}: {item}" for item in reported}
+                    self.found |= {f"file {file.name}: {secret}" for secret in reported}
             except OSError:
                 continue
 

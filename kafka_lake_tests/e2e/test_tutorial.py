@@ -168,7 +168,7 @@ def test_other_commands_use_the_stack_too(
         assert "Starting" not in done.stderr
         return json.loads(done.stdout)
 
-    topics = {item["topic"] for item in asked("status")}
+    topics = {topic["topic"] for topic in asked("status")}
     assert topics == {"completed-pizzas", "pizza-deliveries", "web-orders"}
     (schema,) = asked("schema", "pizza-deliveries")
     assert schema["preview"]["refused"] is None or not schema["preview"]["refused"]
@@ -185,7 +185,7 @@ def test_the_table_s_page_has_code_that_runs(
     body = json.dumps({"query": EVENTS}).encode()
     with urlopen(Request(f"{running['ui_url']}/graphql", body, {"Content-Type": "application/json"})) as response:
         answer = json.load(response)["data"]["assetNodeOrError"]["assetMaterializations"]
-    page = next(item["mdStr"] for item in answer[0]["metadataEntries"] if item["label"] == "how_to_read")
+    page = next(entry["mdStr"] for entry in answer[0]["metadataEntries"] if entry["label"] == "how_to_read")
     codes = [code for kind, code in BLOCK.findall(page) if kind == "python"]
     assert len(codes) == 4
     script = 'source .venv/bin/activate\neval "$(kafka-lake env --secrets)"\n' + "".join(
@@ -202,4 +202,4 @@ def test_the_table_s_page_has_code_that_runs(
     assert done.returncode == 0, done.stderr
     # Each shows as many columns as it thinks fit; all five rows have this one's name.
     shown = done.stdout.split("NEXT\n")[1:]
-    assert [len(item.splitlines()) > 5 for item in shown] == [True] * 4
+    assert [len(snippet.splitlines()) > 5 for snippet in shown] == [True] * 4

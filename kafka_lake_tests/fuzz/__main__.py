@@ -24,8 +24,8 @@ def main() -> int:
             reported = time.monotonic()
             print(f"{reported - began:6.0f} s  {found}", flush=True)
     print(f"seed {asked.seed}, {time.monotonic() - began:.0f} s: {found}")
-    for item in found.wrong:
-        print(f"- {item}")
+    for problem in found.wrong:
+        print(f"- {problem}")
     return 1 if found.wrong else 0
 
 

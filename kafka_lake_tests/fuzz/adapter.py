@@ -59,7 +59,7 @@ def instants(array: Any) -> Any:
 
 def _numbers(kind: Any) -> Any:
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(item.name, _numbers(item.type)) for item in kind])
+        return pa.struct([pa.field(field.name, _numbers(field.type)) for field in kind])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_numbers(kind.value_type))
     if pa.types.is_map(kind):
@@ -75,7 +75,7 @@ def _kind(kind: Any) -> Any:
     if isinstance(kind, str):
         return (kind,)
     if kind[0] == "struct":
-        return "struct", tuple(_asked(item) for item in kind[1])
+        return "struct", tuple(_asked(field) for field in kind[1])
     return kind if kind[0] == "decimal" else (kind[0], _kind(kind[1]))
 
 

@@ -42,8 +42,8 @@ class JavaReader:
         return found
 
     def _define(self, node: Any, space: str) -> None:
-        for item in node if isinstance(node, list) else []:
-            self._define(item, space)
+        for branch in node if isinstance(node, list) else []:
+            self._define(branch, space)
         if not isinstance(node, dict):
             return
         if "name" in node and node["type"] in ("record", "enum", "fixed"):

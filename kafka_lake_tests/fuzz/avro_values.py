@@ -83,8 +83,8 @@ class Maker:
         scale = self.rnd.randint(0, precision)
         return self.rnd.choice([
             "boolean", "int", "long", "float", "double", "bytes", "string", "string", "string",
-            *(typed("int", item) for item in ("date", "time-millis", "unheard-of")),
-            *(typed("long", item) for item in (
+            *(typed("int", logical_type) for logical_type in ("date", "time-millis", "unheard-of")),
+            *(typed("long", logical_type) for logical_type in (
                 "time-micros", "timestamp-millis", "timestamp-micros", "timestamp-nanos",
                 "local-timestamp-millis", "local-timestamp-micros",
             )),
@@ -141,7 +141,7 @@ class Maker:
         if logical in TICKS:
             return rnd.randint(-30_000_000_000, 200_000_000_000) * TICKS[logical] + rnd.randrange(TICKS[logical])
         if base == "record":
-            return {item["name"]: self.value(item["type"]) for item in kind["fields"]}
+            return {field["name"]: self.value(field["type"]) for field in kind["fields"]}
         if base == "array":
             return [self.value(kind["items"]) for _ in range(rnd.choice([0, 1, 3, *self.sizes]))]
         if base == "map":
@@ -174,9 +174,9 @@ class Maker:
         if logical in ("time-millis", "time-micros"):
             return value.strftime("%H:%M:%S.%f")
         if base == "record":
-            return {item["name"]: self.wanted(item["type"], value[item["name"]]) for item in kind["fields"]}
+            return {field["name"]: self.wanted(field["type"], value[field["name"]]) for field in kind["fields"]}
         if base == "array":
-            return [self.wanted(kind["items"], item) for item in value]
+            return [self.wanted(kind["items"], element) for element in value]
         if base == "map":
             return {key: self.wanted(kind["values"], element) for key, element in value.items()}
         return value
@@ -214,5 +214,5 @@ def neat(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: neat(element) for key, element in value.items()}
     if isinstance(value, list):
-        return [neat(item) for item in value]
+        return [neat(element) for element in value]
     return "not a number" if isinstance(value, float) and value != value else value

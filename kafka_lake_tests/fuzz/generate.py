@@ -132,7 +132,7 @@ def pairs(r: random.Random, fields: list[tuple[str, str]], twice: bool = False) 
     """Return an object, of each name the first, unless one may be there twice."""
     kept = fields if twice else list(dict(reversed(fields)).items())
     space = r.choice(("", "", "", " ", "\n\t", " \r\n "))
-    return "{" + f",{space}".join(f'"{key}"{space}:{space}{item}' for key, item in kept) + space + "}"
+    return "{" + f",{space}".join(f'"{key}"{space}:{space}{member}' for key, member in kept) + space + "}"
 
 
 def struct(r: random.Random) -> str:
@@ -167,7 +167,7 @@ def obj(r: random.Random) -> str:
     fields = []
     if r.random() < 0.7:
         few = r.sample(list(FIELDS), r.choice((1, 1, 2, 3)))
-        fields += [(item, FIELDS[item](r) if r.random() < 0.9 else value(r)) for item in few]
+        fields += [(field, FIELDS[field](r) if r.random() < 0.9 else value(r)) for field in few]
     if not fields or r.random() < 0.4:
         fields += [(name(r), value(r)) for _ in range(r.randint(0, 4))]
     return pairs(r, fields)
@@ -249,7 +249,7 @@ def tame_payload(seed: int, index: int) -> bytes:
     if r.random() < 0.01:
         return payload(seed, index)
     few = r.sample(TAME, r.choice((1, 1, 2)))
-    return pairs(r, [(item, _MILD.get(item, FIELDS[item])(r)) for item in few]).encode()
+    return pairs(r, [(field, _MILD.get(field, FIELDS[field])(r)) for field in few]).encode()
 
 
 _MILD: dict[str, Values] = {

@@ -102,4 +102,4 @@ def check(contents: Sequence[bytes], found: Found) -> None:
             for content, outcome, reported in made:
                 found.outcomes[outcome.error_class if isinstance(outcome, Letter) else "rows"] += 1
                 if len(found.wrong) < _SHOWN:
-                    found.wrong += [f"{where}: {item}" for item in judge(content, columns, outcome, reported)]
+                    found.wrong += [f"{where}: {problem}" for problem in judge(content, columns, outcome, reported)]

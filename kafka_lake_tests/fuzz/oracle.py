@@ -185,9 +185,9 @@ def fits(value: Any, kind: Any) -> bool:
         return True
     name = kind if isinstance(kind, str) else kind[0]
     if name == "list":
-        return isinstance(value, list) and all(fits(item, kind[1]) for item in value)
+        return isinstance(value, list) and all(fits(element, kind[1]) for element in value)
     if name == "map":
-        return isinstance(value, dict) and all(fits(item, kind[1]) for item in value.values())
+        return isinstance(value, dict) and all(fits(element, kind[1]) for element in value.values())
     if name == "struct":
         if not isinstance(value, dict):
             return False
@@ -291,7 +291,7 @@ def same_json(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same_json(item, other[key]) for key, item in one.items())
+        return one.keys() == other.keys() and all(same_json(member, other[key]) for key, member in one.items())
     if isinstance(one, list):
         return len(one) == len(other) and all(map(same_json, one, other))
     return bool(one == other)

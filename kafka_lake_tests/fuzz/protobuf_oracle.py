@@ -55,7 +55,7 @@ class Oracle:
             empty = self._suffixes(value)
             return {name + suffix: [(key, member[suffix]) for key, member in made.items()] for suffix in empty}
         if field.is_repeated:
-            elements = [self._values(field, item) for item in held]
+            elements = [self._values(field, element) for element in held]
             return {name + suffix: [element[suffix] for element in elements] for suffix in self._suffixes(field)}
         if field.has_presence and not empty_pb2.Empty.HasField(message, name):
             return {name + suffix: None for suffix in self._suffixes(field)}
@@ -106,7 +106,7 @@ def _json(value: Any) -> Any:
     if name == "Struct":
         return {key: _json(value.fields[key]) for key in sorted(value.fields)}
     if name == "ListValue":
-        return [_json(item) for item in value.values]
+        return [_json(element) for element in value.values]
     kind = value.WhichOneof("kind")
     if kind in (None, "null_value"):
         return None
@@ -125,7 +125,7 @@ def comparable(value: Any) -> Any:
     if isinstance(value, float):
         return "nan" if value != value else struct.pack("d", value)
     if isinstance(value, dict):
-        return {name: comparable(item) for name, item in value.items()}
+        return {name: comparable(member) for name, member in value.items()}
     if isinstance(value, list):
         entries = bool(value) and isinstance(value[0], tuple)
         return [comparable(item) for item in (sorted(value, key=lambda item: item[0]) if entries else value)]

@@ -66,5 +66,5 @@ def as_pyiceberg_reads(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: as_pyiceberg_reads(element) for name, element in value.items()}
     if isinstance(value, list):
-        return [as_pyiceberg_reads(item) for item in value] or None
+        return [as_pyiceberg_reads(element) for element in value] or None
     return tuple(map(as_pyiceberg_reads, value)) if isinstance(value, tuple) else value

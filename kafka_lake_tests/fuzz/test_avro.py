@@ -84,12 +84,12 @@ def test_damaged_avro_decodes_as_in_java(seed: int) -> None:
 def test_more_damaged_avro_decodes_as_in_java(first: int) -> None:
     counts = [fuzz(seed, 500) for seed in range(first, first + 20)]
     assert sum(map(sum, counts)) == 10_000
-    assert min(sum(item) for item in zip(*counts, strict=True)) > 1000
+    assert min(sum(totals) for totals in zip(*counts, strict=True)) > 1000
 
 
 def without_logical_types(node: Any) -> Any:
     if isinstance(node, list):
-        return [without_logical_types(item) for item in node]
+        return [without_logical_types(branch) for branch in node]
     if not isinstance(node, dict):
         return node
     return {key: without_logical_types(value) for key, value in node.items() if key != "logicalType"}
@@ -99,7 +99,7 @@ def written_again(jvm: Any, schema: Any, payloads: list[bytes]) -> list[bytes | 
     """Return what Java's own reader reads, as its writer writes it; None for what it refuses."""
     parsed = jvm.org.apache.avro.Schema.Parser().parse(json.dumps(schema))
     reader, writer = (
-        getattr(jvm.org.apache.avro.generic, f"GenericDatum{item}")(parsed) for item in ("Reader", "Writer")
+        getattr(jvm.org.apache.avro.generic, f"GenericDatum{class_name}")(parsed) for class_name in ("Reader", "Writer")
     )
     found: list[bytes | None] = []
     for payload in payloads:

@@ -90,7 +90,7 @@ def test_avro_values_are_equal_or_dead_letters(
     file, parsed, r = tmp_path / "r.avsc", fastavro.parse_schema(schema), random.Random(SEED)
     file.write_text(json.dumps(schema))
     every = [(name, value) for name, (_, values) in BORDERS.items() for value in values]
-    records = [dict([item]) for item in every]
+    records = [dict([member]) for member in every]
     for _ in range(RECORDS):
         records.append({name: r.choice(BORDERS[name][1]) for name in r.sample(list(BORDERS), 3)})
     contents = []
@@ -110,7 +110,7 @@ def test_avro_values_are_equal_or_dead_letters(
     assert sorted([*rows, *letters]) == sorted(sent)
     for place, content in sent.items():
         record = by_content[content]
-        assert (place in letters) == any(beyond(*item) for item in record.items()), record
+        assert (place in letters) == any(beyond(*member) for member in record.items()), record
         if place in rows:
             found = rows[place].values
             for name in BORDERS:

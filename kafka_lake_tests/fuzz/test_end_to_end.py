@@ -95,9 +95,9 @@ def test_every_value_is_in_the_table_or_in_a_dead_letter(
         columns = columns_of(see.table)
         with_errors: dict[tuple[int, int], Row | Letter] = {**rows, **(letters if declared else {})}
         wrong = [
-            f"{place}: {item}"
+            f"{place}: {problem}"
             for place in sent.keys() & with_errors.keys()
-            for item in judge(sent[place], columns, with_errors[place], reported)
+            for problem in judge(sent[place], columns, with_errors[place], reported)
         ]
         assert wrong == []
         before |= sent.keys()

@@ -30,7 +30,7 @@ def test_fast_and_strict_path_agree_on_everything(topic: str, settings: dict[str
     for start in range(0, 2 * BATCH, BATCH):
         make = tame_payload if start else payload
         contents = [*CORPUS.values(), *(make(20261127, index) for index in range(start, start + BATCH))]
-        one, other = (item.decode(pa.array(contents, pa.binary())) for item in (fast, strict))
+        one, other = (decoder.decode(pa.array(contents, pa.binary())) for decoder in (fast, strict))
         assert one.rows.equals(other.rows)
         assert (one.error_class, one.error_message) == (other.error_class, other.error_message)
         assert replace(one.seen, slow={}) == other.seen

@@ -52,7 +52,7 @@ def of_oracle(columns: Sequence[Column]) -> list[I.NestedField]:
             return I.ListType(1, kind(of[1]), False)
         return I.MapType(1, I.StringType(), 2, kind(of[1]), False)
 
-    return [I.NestedField(number, item.name, kind(item.kind), False) for number, item in enumerate(columns, 1)]
+    return [I.NestedField(number, column.name, kind(column.kind), False) for number, column in enumerate(columns, 1)]
 
 
 def damaged(value: Any, rnd: random.Random) -> Any:

@@ -38,7 +38,7 @@ def error_classes() -> list[type[KafkaLakeError]]:
     found = {
         subclass: None for subclass in _with_subclasses(KafkaLakeError) if subclass.__module__.startswith("kafka_lake.")
     }
-    public = [item for item in found if not item.__name__.startswith("_")]
+    public = [class_ for class_ in found if not class_.__name__.startswith("_")]
     return [*public[1:], KafkaLakeError]
 
 
@@ -70,7 +70,7 @@ def commands() -> str:
     for name, command in group.commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
         if inner:
-            sections += [_command(f"{name} {item}", inner[item]) for item in inner]
+            sections += [_command(f"{name} {subcommand}", inner[subcommand]) for subcommand in inner]
         else:
             sections.append(_command(name, command))
     return "\n".join(sections)

@@ -121,11 +121,11 @@ def _kind(annotation: Any) -> str:
     if origin is Annotated:
         return _kind(inner[0])
     if origin is Literal:
-        return ", ".join(_code(item) for item in inner)
+        return ", ".join(_code(kind) for kind in inner)
     if origin in (Union, UnionType):
         # A name may stand for a group.
-        groups = any(isinstance(item, type) and issubclass(item, Settings) for item in inner)
-        kinds = [_kind(item) for item in inner if item is not NoneType and not (groups and get_origin(item) is Literal)]
+        groups = any(isinstance(kind, type) and issubclass(kind, Settings) for kind in inner)
+        kinds = [_kind(kind) for kind in inner if kind is not NoneType and not (groups and get_origin(kind) is Literal)]
         # Text may stand for a list of one.
         kinds = [kind for kind in kinds if kind != "text" or "list of text" not in kinds]
         return " or ".join(dict.fromkeys(kinds))
@@ -139,7 +139,7 @@ def _kind(annotation: Any) -> str:
         return f"mapping of {', '.join(map(_code, annotation.model_fields))}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "group" if annotation.__module__.startswith("kafka_lake.") else "mapping"
-    return ", ".join(_code(item.value) for item in annotation)
+    return ", ".join(_code(option.value) for option in annotation)
 
 
 def _default(field: FieldInfo) -> str:
@@ -159,7 +159,7 @@ def _yaml(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_yaml(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_yaml(entry)}" for key, entry in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_entry, value)) + "]"
     return f"{value:_}" if isinstance(value, int) and value >= 10_000 else str(getattr(value, "value", value))

@@ -41,7 +41,7 @@ def imported() -> Iterator[tuple[str, Path]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names: list[str] = []
             if isinstance(node, ast.Import):
-                names = [item.name for item in node.names]
+                names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 names = [node.module]
             for name in (item.partition(".")[0] for item in names):
@@ -51,7 +51,7 @@ def imported() -> Iterator[tuple[str, Path]]:
 
 @pytest.mark.slow
 def test_each_import_is_of_a_package_that_is_declared() -> None:
-    declared = {canonical(item.name) for item in [*REQUIRED, *OPTIONAL]}
+    declared = {canonical(requirement.name) for requirement in [*REQUIRED, *OPTIONAL]}
     of_modules = packages_distributions()
     # Extras that this environment lacks, and a module that comes with one of them.
     of_modules |= {"aws_msk_iam_sasl_signer": ["aws-msk-iam-sasl-signer-python"], "hive_metastore": ["pyiceberg"]}
@@ -62,7 +62,7 @@ def test_each_import_is_of_a_package_that_is_declared() -> None:
 
 @pytest.mark.parametrize("required", [*REQUIRED, *OPTIONAL], ids=str)
 def test_each_package_has_a_lower_and_an_upper_bound(required: Requirement) -> None:
-    kinds = {item.operator for item in required.specifier}
+    kinds = {specifier.operator for specifier in required.specifier}
     assert kinds == ({">="} if required.name in DATED else {">=", "<"})
 
 
@@ -72,17 +72,17 @@ def test_locked_versions_are_within_declared_bounds(required: Requirement) -> No
 
 
 def test_each_file_that_the_library_reads_is_in_the_wheel() -> None:
-    left_out = [item.replace(".", "/") for item in SETUPTOOLS["packages"]["find"]["exclude"]]
+    left_out = [pattern.replace(".", "/") for pattern in SETUPTOOLS["packages"]["find"]["exclude"]]
     package = ROOT / "kafka_lake"
     beside_code = {
         path.relative_to(package)
         for path in package.rglob("*")
         if path.is_file()
         and path.suffix not in (".py", ".pyc")
-        and not any(fnmatch(path.parent.relative_to(ROOT).as_posix(), item) for item in left_out)
+        and not any(fnmatch(path.parent.relative_to(ROOT).as_posix(), pattern) for pattern in left_out)
     }
     assert beside_code == {
         path.relative_to(package) for item in SETUPTOOLS["package-data"]["kafka_lake"] for path in package.glob(item)
     }
     # A pattern that nothing matches is of a file that has moved.
-    assert all(list(package.glob(item)) for item in SETUPTOOLS["package-data"]["kafka_lake"])
+    assert all(list(package.glob(pattern)) for pattern in SETUPTOOLS["package-data"]["kafka_lake"])

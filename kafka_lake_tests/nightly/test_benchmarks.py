@@ -236,10 +236,10 @@ def test_soak_of_one_minute_leaves_each_record_once(tmp_path: Path, monkeypatch:
     assert result["problems"] == []
     assert result["kills"]
     assert result["records"] > 6000
-    assert sum(item["records"] for item in result["slices"]) > 5000
+    assert sum(part["records"] for part in result["slices"]) > 5000
     assert {"broker", "Spark", "daemon", "webserver", "code server"} <= set(result["samples"][-1]["memory"])
-    assert any("a run" in item["memory"] for item in result["samples"])
-    assert all(item["snapshots"] for item in result["health"].values())
+    assert any("a run" in sample["memory"] for sample in result["samples"])
+    assert all(health["snapshots"] for health in result["health"].values())
     assert draw(json.loads(json.dumps(result)), tmp_path).stat().st_size > 10_000
 
 
@@ -259,7 +259,7 @@ def test_benchmark_reports_differences(catalog_resource: CatalogResource) -> Non
     finally:
         for name in ("plain_0", "plain_0__dead_letters"):
             catalog.pyiceberg.drop_table((ours.NAMESPACE, name))
-    assert [item.partition(" instead")[0].partition(", such")[0] for item in found] == [
+    assert [problem.partition(" instead")[0].partition(", such")[0] for problem in found] == [
         f"plain_0: { ({**soak.row(0), 'store': 'other'}) }",
         "plain_0: 1 missing",
         "plain_0: 1 too many",

@@ -116,7 +116,7 @@ def told_by_the_page_s_comparison(source: Source, view: View) -> str:
     for written, replaced in ours.items():
         assert written in code
         code = code.replace(written, replaced)
-    catalog = {f"PYICEBERG_CATALOG__LAKE__{key.upper()}": item for key, item in view.catalog.properties.items()}
+    catalog = {f"PYICEBERG_CATALOG__LAKE__{key.upper()}": value for key, value in view.catalog.properties.items()}
     environment = {**os.environ, **catalog}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr

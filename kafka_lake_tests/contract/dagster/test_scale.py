@@ -168,8 +168,8 @@ def test_two_hundred_topics_and_a_thousand_runs(
 
     names = [f"scale-{number:03}" for number in range(TOPICS)]
     created = topic.admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names])
-    for item in created.values():
-        item.result(60)
+    for future in created.values():
+        future.result(60)
     specs = [TopicTable(name, "scale", name.replace("-", "_"), schema="id bigint") for name in names]
     cluster, catalog = kafka_resource.cluster(), catalog_resource.open()
     make_tables(catalog, specs, cluster)

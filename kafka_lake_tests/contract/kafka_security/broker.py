@@ -140,7 +140,7 @@ def running_broker(
         keytab: Of the broker's Kerberos principal, for GSSAPI; None for none.
         java_options: Further options of its JVM.
     """
-    listeners = [item for item in LISTENERS if item != "KERBEROS" or keytab]
+    listeners = [listener for listener in LISTENERS if listener != "KERBEROS" or keytab]
     ports = {listener: free_port() for listener in listeners}
     mechanisms = ["PLAIN", *SCRAM, *(["OAUTHBEARER"] if tokens else [])]
     identity, expired = authority.issue("broker"), authority.issue("broker", last_day=-1)
