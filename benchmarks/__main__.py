@@ -57,7 +57,7 @@ def throughput(
     keep: Keep = False,
 ) -> None:
     """Records per second and per CPU-second, beside the limits of the machine and, with --peers, a peer."""
-    engine = Engine(cores, heap, dict(item.split("=", 1) for item in conf))
+    engine = Engine(cores, heap, dict(setting.split("=", 1) for setting in conf))
     settings = Settings(records, repeats, peers=peers, engine=engine)
     result = measure_throughput(settings, _tell_user)
     for topic in settings.topics:

@@ -62,14 +62,14 @@ def partition_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return what was counted of each partition as the cells of a table, see `PARTITIONS_HEADER`."""
     return [
         (
-            str(item["partition"]),
-            f"{item['low']:,} to {item['end'] - 1:,}",
-            f"{item['first']:,} to {item['last']:,}" if item["rows"] else "none",
-            f"{item['rows']:,}",
-            f"{item['rows'] - item['distinct']:,}",
-            "yes" if is_exact(item) else "NO",
+            str(part["partition"]),
+            f"{part['low']:,} to {part['end'] - 1:,}",
+            f"{part['first']:,} to {part['last']:,}" if part["rows"] else "none",
+            f"{part['rows']:,}",
+            f"{part['rows'] - part['distinct']:,}",
+            "yes" if is_exact(part) else "NO",
         )
-        for item in result["partitions"]
+        for part in result["partitions"]
     ]
 
 

@@ -46,8 +46,8 @@ def _bars(result: Mapping[str, Any]) -> Figure:
 def _dirt(result: Mapping[str, Any]) -> Figure:
     """Return the warm rates of every contender, a group of bars for each topic."""
     topics = result["topics"]
-    warm = [item for item in result["series"] if item["state"] == "warm"]
-    contenders = list(dict.fromkeys(item["contender"] for item in warm))
+    warm = [series for series in result["series"] if series["state"] == "warm"]
+    contenders = list(dict.fromkeys(series["contender"] for series in warm))
     figure = Figure(figsize=(11, 4), layout="constrained")
     for axes, (rate, title) in zip(figure.subplots(1, 2), _RATES, strict=True):
         for number, contender in enumerate(contenders):
@@ -74,12 +74,12 @@ def _over_time(result: Mapping[str, Any]) -> Figure:
     middles = [(item["from"] + item["to"]) / 2 for item in result["slices"]]
     for name, label in (("p50", "median"), ("p95", "95 %")):
         fresh.plot(middles, [item["seconds"].get(name, 0) for item in result["slices"]], marker="o", label=label)
-    for item in result["kills"]:
-        fresh.axvline(item["at"] / 60, color="#e6b0aa", linewidth=0.8, zorder=0)
+    for kill in result["kills"]:
+        fresh.axvline(kill["at"] / 60, color="#e6b0aa", linewidth=0.8, zorder=0)
     fresh.set_title("seconds from a record to its row; lines are kills")
-    minutes = [item["at"] / 60 for item in result["samples"]]
-    for part in sorted({name for item in result["samples"] for name in item["memory"]}):
-        memory.plot(minutes, [item["memory"].get(part, 0) / 2**20 for item in result["samples"]], label=part)
+    minutes = [sample["at"] / 60 for sample in result["samples"]]
+    for part in sorted({name for sample in result["samples"] for name in sample["memory"]}):
+        memory.plot(minutes, [sample["memory"].get(part, 0) / 2**20 for sample in result["samples"]], label=part)
     memory.set_title("memory, MiB")
     for axes in (fresh, memory):
         axes.set_xlabel("minutes")

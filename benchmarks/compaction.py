@@ -159,5 +159,5 @@ def _counts(catalog: LakeCatalog, case: Case) -> dict[str, int]:
         )
     with dagster_at_hand() as instance:
         failed = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE]))
-    maintenance = sum(MAINTENANCE_TAG in item.tags for item in failed)
+    maintenance = sum(MAINTENANCE_TAG in run.tags for run in failed)
     return {name: found[name] for name in ("commits", "refused", "compactions")} | {"failed_maintenance": maintenance}

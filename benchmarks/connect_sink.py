@@ -215,8 +215,8 @@ class ConnectWorker(Server):
         self.ask("DELETE", f"/connectors/{table}")
         self._await(lambda: self.ask("GET", f"/connectors/{table}") is None, 60, f"connector {table} to go")
         done = replace(drained.since(begin, topic), dead_letters=self._dead_letters(table, settings))
-        for item in [control, *([dead_letter_topic(table)] if settings.dead_letters else [])]:
-            self._forget(item)
+        for name in [control, *([dead_letter_topic(table)] if settings.dead_letters else [])]:
+            self._forget(name)
         return replace(
             done,
             committed_seconds=committed.seconds,

@@ -43,7 +43,7 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
                 repeats[SINK] = connect_sink.cold_and_warm(bootstrap, pid, topic, tasks, here, warm, heap=engine.heap)
             for contender, found in repeats.items():
                 series += _cold_and_warm(contender, topic, found)
-                rates = ", ".join(f"{item.figures()['records_per_cpu_second']:,.0f}" for item in found)
+                rates = ", ".join(f"{repeat.figures()['records_per_cpu_second']:,.0f}" for repeat in found)
                 tell_user(f"{name}, {contender}: {rates} records per CPU-s")
             # What has been read makes room on the disk.
             admin.delete_topics([name])[name].result(30)

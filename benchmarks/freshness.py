@@ -251,7 +251,7 @@ def run_case(
                 load.enter_context(in_thread(lambda stop, n=name: produce(bootstrap, n, ledgers[n], case.rate, stop)))
                 for name in ledgers
             ]
-            threads = [watching, *producers, *(load.enter_context(in_thread(item)) for item in beside)]
+            threads = [watching, *producers, *(load.enter_context(in_thread(load_task)) for load_task in beside)]
             await_all(
                 lambda: all(any(ledger.seen) for ledger in ledgers.values()), stack, threads, "every table to fill"
             )

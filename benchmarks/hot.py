@@ -99,8 +99,8 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _row(result: Mapping[str, Any], begin: float, end: float) -> tuple[str, ...]:
-    merges = [item for item in result["merges"] if begin <= item["at"] < end]
-    reads = [item["seconds"] for item in result["reads"] if begin <= item["at"] < end]
+    merges = [merge for merge in result["merges"] if begin <= merge["at"] < end]
+    reads = [read["seconds"] for read in result["reads"] if begin <= read["at"] < end]
     seconds = sorted(merge["seconds"] for merge in merges)
     maintenance = [merge["maintenance_seconds"] for merge in merges if merge["maintained"]]
 
@@ -118,7 +118,7 @@ def _row(result: Mapping[str, Any], begin: float, end: float) -> tuple[str, ...]
         f"{len(maintenance)}",
         _median(maintenance),
         f"{most('memory') / 2**20:,.0f} MiB",
-        _median([item["heap"] / 2**20 for item in result["live"] if begin <= item["at"] < end]),
+        _median([sample["heap"] / 2**20 for sample in result["live"] if begin <= sample["at"] < end]),
         f"{most('delete_files'):,}",
         f"{most('data_files'):,}",
         f"{most('snapshots'):,}",
@@ -146,10 +146,10 @@ def _merge(keyed: KeyedTable) -> dict[str, Any]:
         "waits": [waits[len(waits) // 2], waits[int(len(waits) * 0.95)]] if waits else [0.0, 0.0],
         "maintenance_seconds": time.monotonic() - merged,
         "maintained": ", ".join(
-            f"{item.identifier[1]}: {item.before.data_files} + {item.before.delete_files} files to "
-            f"{item.after.data_files} + {item.after.delete_files}, {item.expired} snapshots expired, "
-            f"{item.seconds:.0f} s"
-            for item in done
+            f"{table.identifier[1]}: {table.before.data_files} + {table.before.delete_files} files to "
+            f"{table.after.data_files} + {table.after.delete_files}, {table.expired} snapshots expired, "
+            f"{table.seconds:.0f} s"
+            for table in done
         ),
         "memory": memory_bytes(os.getpid()),
         "delete_files": health.delete_files,

@@ -89,7 +89,7 @@ def _measured(settings: Settings, tables: Tables, tell: Callable[[str], object])
         else:
             writer.commit({POSITION: Position(identity, {0: committed * _ROWS}).to_json()})
         if committed % settings.every == 0 or (timed and committed % settings.every < _TIMED):
-            maintained += sum(item.seconds for item in maintain(_SPEC, tables))
+            maintained += sum(done.seconds for done in maintain(_SPEC, tables))
             writer.refresh()
     return {"samples": samples, "rows": _table(catalog).scan().count(), "expected": committed * _ROWS}
 
@@ -99,9 +99,9 @@ def _timed_commits(
 ) -> list[tuple[float, float]]:
     """Make some commits by PyIceberg, and return the seconds and CPU seconds of each."""
     took = []
-    for item in range(number, number + count):
+    for commit in range(number, number + count):
         began, cpu = time.perf_counter(), time.process_time()
-        position = Position(identity, {0: item * _ROWS})
+        position = Position(identity, {0: commit * _ROWS})
         _table(catalog).append(rows, snapshot_properties={POSITION: position.to_json()})
         took.append((time.perf_counter() - began, time.process_time() - cpu))
     return took
@@ -137,17 +137,17 @@ def rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return a result as lines of a table."""
     return [
         (
-            f"{item['commits']:,}",
-            f"{item['commit'] * 1000:.0f}",
-            f"{item['commit_95'] * 1000:.0f}",
-            f"{item['commit_cpu'] * 1000:.0f}",
-            f"{item['planning'] * 1000:.0f}",
-            f"{item['planning_cpu'] * 1000:.0f}",
-            f"{item['files']:,}",
-            f"{item['manifests']:,}",
-            f"{item['snapshots']:,}",
-            f"{item['metadata'] / 1024:,.0f}",
-            f"{item['maintained']:.0f}",
+            f"{part['commits']:,}",
+            f"{part['commit'] * 1000:.0f}",
+            f"{part['commit_95'] * 1000:.0f}",
+            f"{part['commit_cpu'] * 1000:.0f}",
+            f"{part['planning'] * 1000:.0f}",
+            f"{part['planning_cpu'] * 1000:.0f}",
+            f"{part['files']:,}",
+            f"{part['manifests']:,}",
+            f"{part['snapshots']:,}",
+            f"{part['metadata'] / 1024:,.0f}",
+            f"{part['maintained']:.0f}",
         )
-        for item in result["samples"]
+        for part in result["samples"]
     ]

@@ -361,7 +361,7 @@ def medians(result: Mapping[str, Any]) -> dict[str, Repeat]:
     """Return, of each case, the repeat of the median CPU time."""
     found = {}
     for name, every in result["cases"].items():
-        repeats = [Repeat(**item) for item in every]
+        repeats = [Repeat(**repeat) for repeat in every]
         middle = statistics.median_low(repeat.cpu_seconds for repeat in repeats)
         found[name] = next(repeat for repeat in repeats if repeat.cpu_seconds == middle)
     return found
@@ -374,16 +374,16 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     plain = middles[DECLARED]
     rate = plain.records / plain.cpu_seconds
     made: list[tuple[str, ...]] = []
-    for name, item in middles.items():
-        mine = item.records / item.cpu_seconds
+    for name, median in middles.items():
+        mine = median.records / median.cpu_seconds
         goal = goals[name]
         made.append(
             (
                 name,
                 f"{mine:,.0f}",
-                f"{item.size / item.cpu_seconds / 1e6:.1f}",
-                f"{item.cpu_seconds:.2f}",
-                f"{item.seconds:.2f}",
+                f"{median.size / median.cpu_seconds / 1e6:.1f}",
+                f"{median.cpu_seconds:.2f}",
+                f"{median.seconds:.2f}",
                 f"{mine / rate:.2f}",
                 "" if goal is None else f"{goal:.2f}",
             )

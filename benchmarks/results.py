@@ -87,7 +87,7 @@ class Series:
     def median(self) -> dict[str, float]:
         """Return each figure's median over the repeats."""
         every = [repeat.figures() for repeat in self.repeats]
-        return {name: statistics.median(item[name] for item in every) for name in every[0]}
+        return {name: statistics.median(figures[name] for figures in every) for name in every[0]}
 
 
 def machine() -> dict[str, Any]:
@@ -153,7 +153,7 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _rounded(element) for key, element in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_rounded(item) for item in value]
+        return [_rounded(element) for element in value]
     return value
 
 
@@ -237,7 +237,7 @@ def dirty_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     clean: dict[tuple[str, str], float] = {}
     rows = []
     for topic, said in result["topics"].items():
-        for value in (item for item in result["series"] if item["topic"] == topic):
+        for value in (series for series in result["series"] if series["topic"] == topic):
             median = value["median"]
             rate = median["records_per_cpu_second"]
             share = rate / clean.setdefault((value["contender"], value["state"]), rate)

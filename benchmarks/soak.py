@@ -265,7 +265,7 @@ def measure(settings: Soak, folder: Path, tell_user: Callable[[str], None]) -> d
                     kills.append({"at": at, "what": what})
                     kill_at = time.monotonic() + settings.kill_every * chance.uniform(0.5, 1.5)
                 samples.append(
-                    {"at": at, "memory": _memory(), "commits": sum(item.commits for item in ledgers.values())}
+                    {"at": at, "memory": _memory(), "commits": sum(ledger.commits for ledger in ledgers.values())}
                 )
                 await_all(later(_LOOK_SECONDS), stack, threads, "")
             end = time.monotonic()
@@ -294,7 +294,7 @@ def measure(settings: Soak, folder: Path, tell_user: Callable[[str], None]) -> d
         slices=slices(waits, samples, kills, settings.minutes),
         samples=samples,
         kills=kills,
-        records=sum(len(numbers) for item in ledgers.values() for numbers in item.produced),
+        records=sum(len(numbers) for ledger in ledgers.values() for numbers in ledger.produced),
         health=health,
         problems=problems,
     )
@@ -326,10 +326,10 @@ def slices(
                 "commits": seen[-1]["commits"] - seen[0]["commits"] if seen else 0,
                 "kills": sum(begin <= kill["at"] < end for kill in kills),
                 "memory": {
-                    name: max(item["memory"].get(name, 0) for item in seen)
-                    for name in sorted({name for item in seen for name in item["memory"]})
+                    name: max(sample["memory"].get(name, 0) for sample in seen)
+                    for name in sorted({name for sample in seen for name in sample["memory"]})
                 },
-                "memory_of_all": max((sum(item["memory"].values()) for item in seen), default=0),
+                "memory_of_all": max((sum(sample["memory"].values()) for sample in seen), default=0),
             }
         )
     return found
@@ -339,14 +339,14 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the lines of the table that the terminal shows: a sixth of the time each."""
     return [
         (
-            f"{item['from']:.0f} to {item['to']:.0f}",
-            f"{item['records']:,}",
-            *(f"{item['seconds'][name]:.1f}" if item["seconds"] else "" for name in ("p50", "p95", "max")),
-            f"{item['commits']:,}",
-            f"{item['kills']}",
-            f"{item['memory_of_all'] / 2**20:,.0f} MiB",
+            f"{part['from']:.0f} to {part['to']:.0f}",
+            f"{part['records']:,}",
+            *(f"{part['seconds'][name]:.1f}" if part["seconds"] else "" for name in ("p50", "p95", "max")),
+            f"{part['commits']:,}",
+            f"{part['kills']}",
+            f"{part['memory_of_all'] / 2**20:,.0f} MiB",
         )
-        for item in result["slices"]
+        for part in result["slices"]
     ]
 
 
@@ -408,9 +408,9 @@ def _letters(catalog: LakeCatalog, topic: str) -> Counter[tuple[int, int]]:
 def _difference(of: str, wanted: Counter[Any], found: Counter[Any]) -> list[str]:
     lacking, surplus = wanted - found, found - wanted
     return [
-        f"{of}: {sum(item.values())} {what}, such as {next(iter(item))}"
-        for what, item in (("missing", lacking), ("too many", surplus))
-        if item
+        f"{of}: {sum(counted.values())} {what}, such as {next(iter(counted))}"
+        for what, counted in (("missing", lacking), ("too many", surplus))
+        if counted
     ]
 
 

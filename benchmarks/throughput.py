@@ -136,7 +136,7 @@ class Contest:
         name = self.topic.shape.name
         return [
             Series(contender, name, "cold", tuple(pair[0] for pair in pairs)),
-            Series(contender, name, "warm", tuple(item for pair in pairs for item in pair[1:])),
+            Series(contender, name, "warm", tuple(result for pair in pairs for result in pair[1:])),
         ]
 
     def _tell(self, contender: str, *repeats: Repeat) -> None:

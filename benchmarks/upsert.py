@@ -88,16 +88,16 @@ def rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return the lines of the table that the terminal shows."""
     return [
         (
-            item["keys"],
-            f"{item['changes']:,}",
-            f"{item['seconds']:.1f}",
-            f"{item['changes'] / item['seconds']:,.0f}",
-            f"{item['cpu_seconds']:.1f}",
-            f"{item['changes'] / item['cpu_seconds']:,.0f}",
+            measured["keys"],
+            f"{measured['changes']:,}",
+            f"{measured['seconds']:.1f}",
+            f"{measured['changes'] / measured['seconds']:,.0f}",
+            f"{measured['cpu_seconds']:.1f}",
+            f"{measured['changes'] / measured['cpu_seconds']:,.0f}",
             f"{result['settings']['rows']:,}",
             f"{result['differing']:,}",
         )
-        for item in result["batches"]
+        for measured in result["batches"]
     ]
 
 

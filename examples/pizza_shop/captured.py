@@ -66,7 +66,7 @@ class Captured:
         console.print(_changes(self.shop))
         console.print(_compared(found))
         console.print(_longest_history(catalog, TABLES["customers"].identifier))
-        if wrong := [_problem(name, item) for name, item in found.items() if item.differences]:
+        if wrong := [_problem(name, comparison) for name, comparison in found.items() if comparison.differences]:
             raise KafkaLakeError("\n".join(wrong), "Please report this.")
         console.print("[bold green]Every row is the same in PostgreSQL and in Iceberg.[/]")
 
@@ -146,9 +146,9 @@ def _compared(found: Mapping[str, Comparison]) -> Table:
     shown = Table("table", title="PostgreSQL and Iceberg, compared row by row")
     for heading in ("rows in PostgreSQL", "rows in Iceberg", "rows that differ"):
         shown.add_column(heading, justify="right")
-    for name, item in found.items():
+    for name, comparison in found.items():
         label = f"{name}, current" if WRITES[name.rpartition(".")[2]] == "history" else name
-        shown.add_row(label, f"{item.wanted:,}", f"{item.found:,}", f"{item.differences:,}")
+        shown.add_row(label, f"{comparison.wanted:,}", f"{comparison.found:,}", f"{comparison.differences:,}")
     return shown
 
 

@@ -52,7 +52,7 @@ def compare(key: Sequence[str], wanted: Iterable[Row], found: Iterable[Row]) -> 
     return Comparison(
         wanted=len(there),
         found=len(rows),
-        missing=tuple(item for item in there if item not in here),
+        missing=tuple(row for row in there if row not in here),
         unexpected=tuple(element for element, count in times.items() if element not in there or count > 1),
         different={element: columns for element, columns in different.items() if columns},
     )

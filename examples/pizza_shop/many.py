@@ -196,8 +196,8 @@ def _revenue(orders: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for order in orders:
         totals[order["at"].replace(minute=0, second=0), order["store_id"]].append(order["total"])
     return [
-        {"hour": hour, "store_id": store, "revenue": sum(found), "orders": len(found)}
-        for (hour, store), found in totals.items()
+        {"hour": hour, "store_id": store, "revenue": sum(prices), "orders": len(prices)}
+        for (hour, store), prices in totals.items()
     ]
 
 
@@ -205,7 +205,7 @@ def _by_store(orders: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     totals: dict[int, list[Decimal]] = defaultdict(list)
     for order in orders:
         totals[order["store_id"]].append(order["total"])
-    return [{"store_id": store, "orders": len(found), "largest": max(found)} for store, found in totals.items()]
+    return [{"store_id": store, "orders": len(prices), "largest": max(prices)} for store, prices in totals.items()]
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def _found(expected: Expected) -> _Found:
     tables = {
         ".".join(name): compare(key, wanted, _rows(catalog, name)) for name, (key, wanted) in expected.rows.items()
     }
-    return _Found(tables, sum(len(_rows(catalog, ("events", f"{item}__dead_letters"))) for item in _DEAD_LETTERS))
+    return _Found(tables, sum(len(_rows(catalog, ("events", f"{table}__dead_letters"))) for table in _DEAD_LETTERS))
 
 
 def _rows(catalog: LakeCatalog, identifier: tuple[str, str]) -> list[dict[str, Any]]:
@@ -245,8 +245,8 @@ def _shown(expected: Expected, found: _Found) -> Table:
     shown = Table("table", title="Topics and tables, compared row by row")
     for heading in ("expected rows", "rows in Iceberg", "rows that differ"):
         shown.add_column(heading, justify="right")
-    for name, item in found.tables.items():
-        shown.add_row(name, f"{item.wanted:,}", f"{item.found:,}", f"{item.differences:,}")
+    for name, comparison in found.tables.items():
+        shown.add_row(name, f"{comparison.wanted:,}", f"{comparison.found:,}", f"{comparison.differences:,}")
     differ = abs(found.dead_letters - expected.dead_letters)
     shown.add_row("dead letters of events", f"{expected.dead_letters:,}", f"{found.dead_letters:,}", f"{differ:,}")
     return shown

@@ -55,7 +55,7 @@ def print_orders(
     console.print(_loaded(spec.topic, events))
     console.print(_checks([check for load in loads.values() for check in load.checks]))
     console.print(_best_stores(catalog, top_stores))
-    new = sum(_number(item, "dagster/partition_row_count") for item in events)
+    new = sum(_number(event, "dagster/partition_row_count") for event in events)
     console.print(
         f"[bold green]{counted(new, 'new row')}[/], {counted(status.rows, 'row')} in {status.table} now, snapshot "
         f"{status.snapshot_id}, lag {status.lag}; {seconds:.0f} s from the start of Dagster to the last table.",
@@ -152,6 +152,6 @@ def _best_stores(catalog: LakeCatalog, identifier: tuple[str, str]) -> Table:
     shown.add_column("pizzas", justify="right")
     if table := catalog.table(identifier):
         ranked = table.scan(selected_fields=("store_id", "pizzas")).to_arrow().sort_by([("pizzas", "descending")])
-        for item in ranked.slice(0, _BEST).to_pylist():
-            shown.add_row(str(item["store_id"]), f"{item['pizzas']:,}")
+        for store in ranked.slice(0, _BEST).to_pylist():
+            shown.add_row(str(store["store_id"]), f"{store['pizzas']:,}")
     return shown
