@@ -25,8 +25,8 @@
       AuditFailedError
         ChangeRefusedError
         UnmatchedRecordError
-        GateFailedError           in `ingest.gate`, with the result of each check
-        SchemaRefusedError        in `ingest.stage.schema`, with the changes
+        CheckFailedError          in `runtime.commit`, with the result of each check
+        SchemaRefusedError        in `writers.schema_changes`, with the changes
       PublishRefusedError
       FreshReadError
         TailTooLongError

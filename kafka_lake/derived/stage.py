@@ -32,7 +32,7 @@ from kafka_lake.errors import AuditFailedError
 from kafka_lake.quality.evaluate import evaluate
 from kafka_lake.quality.result import RuleResult
 from kafka_lake.quality.validation import Validation, referenced_tables
-from kafka_lake.runtime.commit import Finding, GateFailedError, rule_finding
+from kafka_lake.runtime.commit import CheckFailedError, Finding, rule_finding
 from kafka_lake.writers.frames import shaped
 from kafka_lake.writers.upsert.merge import run_merge
 
@@ -210,5 +210,5 @@ def _check_rules(
     findings = list(map(rule_finding, results))
     if failed := [finding for finding in findings if finding.refuses]:
         reasons = "; ".join(f"{finding.check}: {problem}" for finding in failed for problem in finding.problems)
-        raise GateFailedError(f"Table {spec.name}: {reasons}.", findings, _REMEDY, spec.identifier)
+        raise CheckFailedError(f"Table {spec.name}: {reasons}.", findings, _REMEDY, spec.identifier)
     return tuple(findings)

@@ -15,10 +15,10 @@ from kafka_lake.formats.task.error_classes import WRONG_TYPE
 from kafka_lake.runtime.commit import (
     NOT_KEPT,
     RULES_REMEDY,
+    CheckFailedError,
     ColumnNote,
     DeadLetterClass,
     Finding,
-    GateFailedError,
     rule_finding,
 )
 from kafka_lake.runtime.context import Context
@@ -69,7 +69,7 @@ def audit(context: Context, plan: Plan, staged: Staged, failed_so_far: tuple[int
         findings, rows_by_partition = check(context, plan, staged, failed_so_far)
         if failed := [result for result in findings if result.refuses]:
             reasons = "; ".join(f"{result.check}: {problem}" for result in failed for problem in result.problems)
-            raise GateFailedError(
+            raise CheckFailedError(
                 f"Topic {context.spec.topic}, table {context.table_name}: {reasons}.",
                 findings,
                 RULES_REMEDY if all(result.is_rule for result in failed) else "",

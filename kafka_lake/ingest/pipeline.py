@@ -27,7 +27,7 @@ from kafka_lake.ingest.table_state import Tables, current_tables, tables_after, 
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.routing.by_value import as_properties
 from kafka_lake.routing.conditions import new_tables_plan
-from kafka_lake.runtime.commit import Commit, GateFailedError
+from kafka_lake.runtime.commit import CheckFailedError, Commit
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.writers.schema_changes import SchemaRefusedError
@@ -198,6 +198,6 @@ def _decode_and_stage(context: Context, tables: Tables, records: Records, cached
             unmatched=records.unmatched,
         )
     except SchemaRefusedError as error:
-        raise GateFailedError(error.message, [schema_refused(error)], error.remedy, context.spec.identifier) from error
+        raise CheckFailedError(error.message, [schema_refused(error)], error.remedy, context.spec.identifier) from error
     context.timings.finish("stage")
     return staged

@@ -12,7 +12,7 @@ from kafka_lake.catalog.tables import Totals, added
 from kafka_lake.errors import KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.audit import Audited
 from kafka_lake.ingest.table_state import Tables, dead_letters_head
-from kafka_lake.runtime.commit import GateFailedError
+from kafka_lake.runtime.commit import CheckFailedError
 from kafka_lake.runtime.context import Context
 
 _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
@@ -84,7 +84,7 @@ def refused_if_main_moved(context: Context, state: TableState) -> Iterator[None]
     try:
         yield
     except Exception as error:
-        if isinstance(error, KafkaLakeError) and not isinstance(error, GateFailedError):
+        if isinstance(error, KafkaLakeError) and not isinstance(error, CheckFailedError):
             raise
         table = context.connections.catalog.table(context.spec.identifier)
         if (head := head_of(table) if table else None) == state.head:

@@ -120,7 +120,7 @@ def ingest(
     """Bring a topic's tables up to its current end.
 
     Raises:
-        GateFailedError: If a check refused a commit; earlier commits stay.
+        CheckFailedError: If a check refused a commit; earlier commits stay.
         LeftBehindError: If some of several tables failed; the other tables are up to date.
         DataLossError: If Kafka no longer has the next records, and ``on_data_loss`` is ``fail``.
         PublishRefusedError: If other writers moved ``main`` at each attempt.
@@ -137,7 +137,7 @@ def replay(
 
     Raises:
         DataLossError: If Kafka no longer has some of the records and ``keep_missing`` is off. Nothing is changed.
-        GateFailedError: If rows of compacted records would be lost, or another check refused.
+        CheckFailedError: If rows of compacted records would be lost, or another check refused.
         KafkaLakeError: For anything else that a user can mend; ``main`` has whole commits only.
     """
     with logged_run(spec, connections, run_id, observer) as context:
@@ -245,7 +245,7 @@ def replay_dead_letters(
 
     Raises:
         ConfigurationError: If the condition is invalid.
-        GateFailedError: If a check refused the rows. Nothing is moved.
+        CheckFailedError: If a check refused the rows. Nothing is moved.
         TableError: If the table doesn't exist.
     """
     with logged_run(spec, connections, run_id, observer) as context:

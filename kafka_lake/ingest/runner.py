@@ -34,7 +34,7 @@ from kafka_lake.ingest.too_large import LARGE, Large, TooLarge
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.kafka.records import first_large_record
 from kafka_lake.maintenance.clean import sweep
-from kafka_lake.runtime.commit import Commit, GateFailedError
+from kafka_lake.runtime.commit import CheckFailedError, Commit
 from kafka_lake.runtime.context import LONGEST_SHORT_PAUSE, Context, short_pauses
 from kafka_lake.runtime.plan import Plan, can_be_parted
 
@@ -186,7 +186,7 @@ class Runner:
         A transform that doesn't return one row for each row fails the same check, at each attempt.
         """
         is_about_counts = (
-            error.is_about_counts if isinstance(error, GateFailedError) else type(error) is AuditFailedError
+            error.is_about_counts if isinstance(error, CheckFailedError) else type(error) is AuditFailedError
         )
         if not is_about_counts:
             return False

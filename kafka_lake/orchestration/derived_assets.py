@@ -103,7 +103,7 @@ def run_derived(context: dg.AssetExecutionContext, spec: DerivedTable) -> Iterat
     from kafka_lake.derived.engine import Engine
     from kafka_lake.derived.run import derive
     from kafka_lake.orchestration.check_results import check_result, with_all_rules
-    from kafka_lake.runtime.commit import GateFailedError
+    from kafka_lake.runtime.commit import CheckFailedError
     from kafka_lake.runtime.context import Observer
 
     config, key = DeriveConfig(**context.op_execution_context.op_config), key_of(spec.identifier)
@@ -117,7 +117,7 @@ def run_derived(context: dg.AssetExecutionContext, spec: DerivedTable) -> Iterat
     )
     try:
         report = derive(spec, engine, config.rebuild)
-    except GateFailedError as error:
+    except CheckFailedError as error:
         yield dg.AssetCheckResult(asset_key=key, check_name=AUDIT, passed=True, metadata={"verified": 0})
         yield from (check_result(finding, key) for finding in with_all_rules(error.findings, spec.named_rules))
         raise

@@ -22,7 +22,7 @@ from kafka_lake.orchestration.keys import CATCH_UP_TAG, CONTINUOUS_TAG, of_clust
 from kafka_lake.orchestration.reporting import Event, Reporter
 from kafka_lake.orchestration.resources import KafkaResource, connections_of
 from kafka_lake.orchestration.runs import yields_slot
-from kafka_lake.runtime.commit import CHECKS, Commit, GateFailedError
+from kafka_lake.runtime.commit import CHECKS, CheckFailedError, Commit
 from kafka_lake.runtime.context import Connections, Observer, call
 from kafka_lake.runtime.plan import Plan, ReplayRange
 from kafka_lake.spec.continuous import Continuous
@@ -89,7 +89,7 @@ def materialize(reporter: Reporter, config: IngestConfig) -> Generator[Any, None
             yield from reporter.interval(error.report, set())
         yield from reporter.refused(error)
         raise
-    except GateFailedError as error:
+    except CheckFailedError as error:
         yield from reporter.refused(error)
         raise
     yield from reporter.end(report)

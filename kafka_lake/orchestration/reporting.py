@@ -39,7 +39,7 @@ from kafka_lake.orchestration.table_metadata import (
     partition_metadata,
     table_metadata,
 )
-from kafka_lake.runtime.commit import GATES, Finding, GateFailedError
+from kafka_lake.runtime.commit import GATES, CheckFailedError, Finding
 from kafka_lake.runtime.context import Connections, RetryPolicy, call
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.spec.topic_table import TopicTable
@@ -159,7 +159,7 @@ class Reporter:
         every = {side.spec.identifier: side for side in (self, *self.sides)}
         found: dict[tuple[str, str], list[Finding]] = {}
         for cause in errors:
-            if isinstance(cause, GateFailedError):
+            if isinstance(cause, CheckFailedError):
                 found.setdefault(cause.table or self.spec.identifier, []).extend(cause.findings)
         results = [(every.get(table, self), findings) for table, findings in found.items()]
         return [result for its, findings in results if its._is_selected for result in its._refused(findings)]

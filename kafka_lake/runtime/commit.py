@@ -211,7 +211,7 @@ class Waited:
         return Waited(max(self.oldest, other.oldest), min(self.newest, other.newest))
 
 
-class GateFailedError(AuditFailedError):
+class CheckFailedError(AuditFailedError):
     """Checks of a commit failed, so the staged snapshot has been removed. `main` is unchanged.
 
     Args:

@@ -13,7 +13,7 @@ from pyiceberg.manifest import DataFile
 from kafka_lake.catalog.positions import summary_of
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.run import ingest
-from kafka_lake.runtime.commit import GateFailedError
+from kafka_lake.runtime.commit import CheckFailedError
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers import append as arrow_stage
@@ -232,7 +232,7 @@ def test_a_batch_that_is_refused_leaves_no_file_in_any_snapshot(
     before = view(spec).fingerprint()
     topic.send_ids(range(50))
     topic.send(b"broken")
-    with pytest.raises(GateFailedError):
+    with pytest.raises(CheckFailedError):
         ingest(spec, connections(), "bad")
     assert view(spec).fingerprint() == before
     assert data_files(view(spec).table) == before[0][2]
@@ -294,6 +294,6 @@ def test_a_writer_that_doubles_rows_is_found_out(
 
     before = view(spec).fingerprint()
     monkeypatch.setattr(spark_decoding, "write_records", twice)
-    with pytest.raises(GateFailedError, match="distinct"):
+    with pytest.raises(CheckFailedError, match="distinct"):
         ingest(spec, connections(), "doubling")
     assert view(spec).fingerprint() == before

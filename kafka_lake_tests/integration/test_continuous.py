@@ -24,7 +24,7 @@ from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
 from kafka_lake.maintenance.policy import commits_since_compaction
 from kafka_lake.orchestration.resources import CatalogResource
-from kafka_lake.runtime.commit import GateFailedError
+from kafka_lake.runtime.commit import CheckFailedError
 from kafka_lake.runtime.context import Connections, Context, Observer
 from kafka_lake.spec.continuous import Continuous
 from kafka_lake.spec.topic_table import TopicTable
@@ -293,7 +293,7 @@ def test_a_refused_commit_fails_the_run_and_those_before_it_stay(
         topic.send(b"junk")
         eventually(lambda: len(commits) == 2)
         topic.send(b"more junk")
-        with pytest.raises(GateFailedError, match="2 dead letters of 4 records"):
+        with pytest.raises(CheckFailedError, match="2 dead letters of 4 records"):
             run.ended()
     assert view(spec).ids() == [0, 1]
     assert len(view(spec).dead_letters()) == 1

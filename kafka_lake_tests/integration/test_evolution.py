@@ -12,7 +12,7 @@ from kafka_lake.errors import AuditFailedError
 from kafka_lake.ingest.read import SAMPLE_RECORDS
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
-from kafka_lake.runtime.commit import GateFailedError
+from kafka_lake.runtime.commit import CheckFailedError
 from kafka_lake.runtime.context import Connections, Observer
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
@@ -220,7 +220,7 @@ def test_or_fail_the_run(new_topic: NewTopic, connections: NewConnections, view:
     with pytest.raises(AuditFailedError, match=r"price"):
         ingest(spec, connections(), "run-2")
     declared = topic.spec("id bigint, price bigint", on_incompatible="fail")
-    with pytest.raises(GateFailedError, match=r"on_incompatible is fail.*partition 0 at offset 1.*price"):
+    with pytest.raises(CheckFailedError, match=r"on_incompatible is fail.*partition 0 at offset 1.*price"):
         ingest(declared, connections(), "run-3")
     assert values(view(spec)) == [{"id": 1, "price": 5}]
     assert list(view(spec).table.metadata.refs) == ["main"]
@@ -403,7 +403,7 @@ def test_names_that_are_data_stop_at_the_bound_and_go_into_a_map(
     for user in range(100, 300):
         topic.send({"id": user, "scores": {f"user_{user}": user}})
     with pytest.raises(
-        GateFailedError, match=r"more than 20 columns; most of them are in scores, as scores\.user_100"
+        CheckFailedError, match=r"more than 20 columns; most of them are in scores, as scores\.user_100"
     ) as no:
         ingest(spec, connections(), "run-3")
     (finding,) = no.value.findings
@@ -447,7 +447,7 @@ def test_columns_of_refused_commit_stay_and_are_null(
     head, rows = see.table.current_snapshot(), values(see)
     topic.send({"id": 2, "n": 2**40, "later": "x"})
     topic.send({"id": "two", "n": 3})
-    with pytest.raises(GateFailedError, match="1 dead letters"):
+    with pytest.raises(CheckFailedError, match="1 dead letters"):
         ingest(spec, connections(), "run-2")
     schema = see.table.schema()
     assert schema.find_field("later").field_type == StringType()

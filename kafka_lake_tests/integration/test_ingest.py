@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from kafka_lake.errors import AuditFailedError, ConfigurationError, UnknownTopicError
 from kafka_lake.ingest.run import ingest
-from kafka_lake.runtime.commit import GateFailedError
+from kafka_lake.runtime.commit import CheckFailedError
 from kafka_lake.runtime.context import Connections, Observer
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import Topic, View
@@ -375,7 +375,7 @@ def test_transform_that_changes_row_count_publishes_nothing(
     topic.send_ids([1, 2, 3])
     before = view(good).fingerprint()
     bad = replace(good, transform=f"kafka_lake_tests.integration.transforms:{name}")
-    with pytest.raises(GateFailedError) as caught:
+    with pytest.raises(CheckFailedError) as caught:
         ingest(bad, connections(), "run-2")
     failed = {f.check for f in caught.value.findings if not f.passed}
     assert failed <= {"row_count", "offset_continuity"}
@@ -481,7 +481,7 @@ def test_a_first_run_that_fails_leaves_no_empty_tables(
     # From now on they are somebody's.
     topic.send(b"more junk")
     if why == "a gate":
-        with pytest.raises(GateFailedError):
+        with pytest.raises(CheckFailedError):
             ingest(replace(mended, max_dead_letters=0), connections(), "run-3")
         assert view(mended).ids() == [1]
         assert len(view(mended).dead_letters()) == 1

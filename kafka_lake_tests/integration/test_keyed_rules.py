@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
-from kafka_lake.runtime.commit import GateFailedError
+from kafka_lake.runtime.commit import CheckFailedError
 from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.rule import Range, RowCount, RuleEntry
@@ -154,7 +154,7 @@ def test_upsert_rule_validates_change_and_may_fail_or_warn(
     assert set(letters) == {(3, "rule:most"), (5, "rule:most")}
     assert letters[3, "rule:most"].startswith("Breaks 2 rules: most (v is at most 5); not_null_w")
     topic.send({"id": 2, "v": 99, "w": "a"})
-    with pytest.raises(GateFailedError, match="rule_most: 1 of 1 rows break it"):
+    with pytest.raises(CheckFailedError, match="rule_most: 1 of 1 rows break it"):
         ingest(replace(ruled, rules=at_most(5, on_failure="fail")), connections(), "run-3")
     assert current() == {1: (1, "not told to be null"), 2: (2, "a")}
     report = ingest(replace(ruled, rules=at_most(5, on_failure="warn")), connections(), "run-4")

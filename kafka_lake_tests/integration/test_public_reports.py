@@ -19,7 +19,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest, replay_dead_letters
-from kafka_lake.runtime.commit import GateFailedError
+from kafka_lake.runtime.commit import CheckFailedError
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.rule import Range, RuleEntry
 from kafka_lake.spec.topic_table import Route, RouteBy, TopicTable, When
@@ -357,7 +357,7 @@ def test_retention_that_took_unread_records_stops_the_run(
     ingest(spec, connections(), "run-1")
     topic.send_ids([2, 3, 4])
     topic.admin.delete_records([TopicPartition(topic.name, 0, 4)])[TopicPartition(topic.name, 0)].result(20)
-    with pytest.raises((KafkaLakeError, GateFailedError), match=r"offsets? 2 to 3|2\D+3|2 to 4"):
+    with pytest.raises((KafkaLakeError, CheckFailedError), match=r"offsets? 2 to 3|2\D+3|2 to 4"):
         ingest(spec, connections(), "run-2")
     assert view(spec).ids() == [0, 1]
 

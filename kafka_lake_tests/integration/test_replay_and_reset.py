@@ -13,7 +13,7 @@ from kafka_lake.dead_letters import reconcile as reconciliation
 from kafka_lake.errors import AuditFailedError, ConfigurationError, DataLossError, PublishRefusedError
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import ingest, plan_reset, replay, replay_dead_letters, reset
-from kafka_lake.runtime.commit import GateFailedError
+from kafka_lake.runtime.commit import CheckFailedError
 from kafka_lake.runtime.context import Connections, Observer
 from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
@@ -205,7 +205,7 @@ def test_replay_keeps_rows_of_compacted_records(
     gone = 3 - records[-1]
     held = view(spec).fingerprint()
     assert held != before
-    with pytest.raises(GateFailedError, match=rf"partition 0 has {gone} rows that Kafka no longer has"):
+    with pytest.raises(CheckFailedError, match=rf"partition 0 has {gone} rows that Kafka no longer has"):
         replay(spec, connections(), "again", ReplayRange("0", "3"))
     assert view(spec).fingerprint() == held
     ingest(spec, connections(), "rest")
@@ -543,7 +543,7 @@ def test_a_run_fails_beyond_its_limit_of_dead_letters(
         assert len(view(spec).dead_letters()) == (0 if "dead_letters" in settings else 2)
         assert view(spec).ids() == [0, 1, 2, 4]
         return
-    with pytest.raises(GateFailedError, match=r"not_json, the first in topic \S+ partition 0 at offset \d") as caught:
+    with pytest.raises(CheckFailedError, match=r"not_json, the first in topic \S+ partition 0 at offset \d") as caught:
         ingest(spec, connections(), "run-2")
     assert [f.check for f in caught.value.findings if not f.passed] == ["dead_letters"]
     # The limit is the run's, not the commit's: the commit before the one that broke it stays.

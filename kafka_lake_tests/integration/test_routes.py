@@ -14,7 +14,7 @@ from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.run import ingest, replay, reset
 from kafka_lake.ingest.topic_runner import LeftBehindError
-from kafka_lake.runtime.commit import GateFailedError
+from kafka_lake.runtime.commit import CheckFailedError
 from kafka_lake.runtime.context import Connections, Observer
 from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.rule import RuleEntry
@@ -258,7 +258,7 @@ def test_refusing_table_keeps_position_while_rest_continues(
             ingest(spec, connections(), f"refused-{run}", observer=Observer(warn=warned.append))
         name = f"{NAMESPACE}.{strict.table}"
         assert list(left.value.errors) == [name]
-        assert isinstance(left.value.errors[name], GateFailedError)
+        assert isinstance(left.value.errors[name], CheckFailedError)
         assert left.value.report.total("rows") == 1
     assert any(f"Table {NAMESPACE}.{strict.table} stops" in message for message in warned)
     assert [sorted(view(table).ids()) for table in spec.tables[:3]] == [[1, 2, 4, 5], [1, 2], [1, 2, 3]]

@@ -12,7 +12,7 @@ from kafka_lake.catalog.positions import summary_of
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.quality.result import REFUSED
-from kafka_lake.runtime.commit import GateFailedError
+from kafka_lake.runtime.commit import CheckFailedError
 from kafka_lake.runtime.context import Connections, Observer
 from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.rule import (
@@ -229,7 +229,7 @@ def test_failed_rule_publishes_nothing(new_topic: NewTopic, connections: NewConn
     see = view(topic.spec(ddl))
     before = see.fingerprint()
     failing = topic.spec(ddl, rules=(RuleEntry(range=Range(column="amount", min=0), on_failure="fail"),))
-    with pytest.raises(GateFailedError) as refused:
+    with pytest.raises(CheckFailedError) as refused:
         ingest(failing, connections(), "fails")
     assert (
         f"Topic {topic.name}, table {'.'.join(failing.identifier)}: rule_range_amount: 3 of 60 rows break it (amount "
@@ -246,7 +246,7 @@ def test_failed_rule_publishes_nothing(new_topic: NewTopic, connections: NewConn
         ),
         ((RuleEntry(expression="amount >= taxes"),), "'amount >= taxes' isn't a condition on the rows"),
     ):
-        with pytest.raises((GateFailedError, ConfigurationError)) as refused_too:
+        with pytest.raises((CheckFailedError, ConfigurationError)) as refused_too:
             ingest(topic.spec(ddl, rules=rules), connections(), "fails")
         assert says in str(refused_too.value)
         assert see.fingerprint() == before
@@ -256,7 +256,7 @@ def test_failed_rule_publishes_nothing(new_topic: NewTopic, connections: NewConn
     assert [letter["error_class"] for letter in see.dead_letters()] == ["rule:range_amount"] * 3
     amounts(topic, [-1.0] * 11 + [5.0] * 40, first=62)
     before = see.fingerprint()
-    with pytest.raises(GateFailedError, match=r"11 of 51 rows break it .*; the limit is 1% "):
+    with pytest.raises(CheckFailedError, match=r"11 of 51 rows break it .*; the limit is 1% "):
         ingest(kept, connections(), "eleven")
     assert see.fingerprint() == before
     report = ingest(

@@ -398,7 +398,7 @@ def test_what_the_engine_does_wrong_is_not_published(fault: Any, monkeypatch: py
     before = world.view(TABLE)
     fault(monkeypatch)
     assert world.run(Attempt(limit=2)) is None
-    assert all("failed: GateFailedError" in violation for violation in world.violations)
+    assert all("failed: CheckFailedError" in violation for violation in world.violations)
     assert world.violations
     assert world.view(TABLE).metadata.refs == before.metadata.refs, "nothing is published, and nothing left behind"
 

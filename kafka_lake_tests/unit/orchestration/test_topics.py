@@ -39,7 +39,7 @@ from kafka_lake.orchestration.reporting import Reporter
 from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
 from kafka_lake.orchestration.sensors import topics as sensor
 from kafka_lake.orchestration.sensors.requests import Pace, Sharing
-from kafka_lake.runtime.commit import Finding, GateFailedError
+from kafka_lake.runtime.commit import CheckFailedError, Finding
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.spec.topic_table import TopicTable, once_each
 from kafka_lake_tests.unit.orchestration.test_component import load, refusal
@@ -239,7 +239,7 @@ def test_check_that_refuses_two_topics_has_one_result() -> None:
     run: Any = SimpleNamespace(has_partition_key=False, has_partition_key_range=False)
     nothing: Any = None
     errors: dict[str, Exception] = {
-        topic: GateFailedError("Refused.", [Finding("row_count", (f"{topic} lacks a record",), {"rows": 1})])
+        topic: CheckFailedError("Refused.", [Finding("row_count", (f"{topic} lacks a record",), {"rows": 1})])
         for topic in ("a", "b")
     }
     left = LeftBehindError("Table pizza.both: the run left topics", errors, RunReport("pizza.both", "run"))

@@ -14,7 +14,7 @@ from kafka_lake.errors import DataLossError, KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_runner import LeftBehindError, TopicRunner
 from kafka_lake.maintenance.clean import sweep
-from kafka_lake.runtime.commit import GateFailedError
+from kafka_lake.runtime.commit import CheckFailedError
 from kafka_lake.runtime.context import Context
 from kafka_lake.spec.topic_table import Route, TopicTable, Unmatched, When
 from kafka_lake_tests.unit.simulated.catalog import View
@@ -98,7 +98,7 @@ class TopicProcess(Process):
 
     def evolve(self, identifier: tuple[str, str]) -> None:
         if identifier[1] in self.topic_world.refusing:
-            raise GateFailedError(refusal(identifier[1]), [], table=identifier)
+            raise CheckFailedError(refusal(identifier[1]), [], table=identifier)
 
 
 class TopicWorld(World):
@@ -212,7 +212,7 @@ class TopicWorld(World):
     def _check_left(self, attempt: Attempt, left: LeftBehindError) -> None:
         for table, error in left.errors.items():
             name = table.partition(".")[2]
-            is_asked_for = isinstance(error, GateFailedError) and error.message == refusal(name)
+            is_asked_for = isinstance(error, CheckFailedError) and error.message == refusal(name)
             is_loss = isinstance(error, DataLossError) and not attempt.accept_losses
             is_overtaken = isinstance(error, PublishRefusedError) and attempt.events
             said = str(error) if isinstance(error, KafkaLakeError) else ""
