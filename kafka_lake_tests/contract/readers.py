@@ -56,11 +56,6 @@ def _by_polars(table: Table, columns: str, _: Any) -> Rows:
     return [list(row) for row in frame.collect().rows()]
 
 
-def _by_duckdb(table: Table, columns: str, _: Any) -> Rows:
-    found = table.scan().to_duckdb("rows").sql(f"SELECT {columns} FROM rows").fetchall()
-    return [list(row) for row in found]
-
-
 def _foreign(reader: str, table: Table, columns: str, _: Any) -> Rows:
     places = {"metadata": table.metadata_location, "location": table.location()}
     asked = {name: place.removeprefix("file://") for name, place in places.items()}
@@ -74,14 +69,9 @@ def _foreign(reader: str, table: Table, columns: str, _: Any) -> Rows:
     return rows
 
 
-OWN: Mapping[str, Reader] = {
-    "Spark": _by_spark,
-    "PyIceberg": _by_pyiceberg,
-    "Polars": _by_polars,
-    "DuckDB through PyIceberg": _by_duckdb,
-}
+OWN: Mapping[str, Reader] = {"Spark": _by_spark, "PyIceberg": _by_pyiceberg, "Polars": _by_polars}
 FOREIGN: Mapping[str, Reader] = {
-    "DuckDB's iceberg_scan": partial(_foreign, "duckdb"),
+    "DuckDB": partial(_foreign, "duckdb"),
     "ClickHouse (chDB)": partial(_foreign, "chdb"),
     "Daft": partial(_foreign, "daft"),
 }
