@@ -166,6 +166,11 @@ bench-small: N ?= 400
 bench-small: $(STAMP) ## CPU of commits of a few records, by process: Spark in this process, and by a Connect server (N=400)
 	@$(BIN)/python -m benchmarks small --records $(N)
 
+.PHONY: bench-store
+bench-store: N ?= 400
+bench-store: $(STAMP) ## Requests and seconds of small commits to S3, each request 30 ms late (N=400 KEEP=1: into docs/ too)
+	@$(BIN)/python -m benchmarks store --records $(N) $(if $(KEEP),--keep)
+
 .PHONY: bench-startup
 bench-startup: REPEATS ?= 3
 bench-startup: $(STAMP) ## Seconds of commands, imports and loading, with 1 and 300 topics (REPEATS=3 KEEP=1: into docs/ too)

@@ -20,6 +20,7 @@ from benchmarks import ratio as to_loop
 from benchmarks import small as small_commits
 from benchmarks import soak as everything
 from benchmarks import startup as of_commands
+from benchmarks import store as object_store
 from benchmarks import upsert as upserts
 from benchmarks.chart import draw
 from benchmarks.dirty import Settings as DirtySettings
@@ -274,6 +275,17 @@ def small(
     result = small_commits.measure(small_commits.Settings(records, commits), _tell_user)
     title = f"Commits of {records:,} records, medians of {commits}"
     _show(result, title, small_commits)
+
+
+@app.command()
+def store(
+    records: Annotated[int, typer.Option(min=1, help="Of each commit.")] = 400,
+    commits: Annotated[int, typer.Option(min=1)] = 10,
+    keep: Keep = False,
+) -> None:
+    """Requests and seconds of commits to S3, each request 30 ms late, beside local files."""
+    result = object_store.measure(object_store.Settings(records, commits), _tell_user)
+    _show(result, f"Commits of {records:,} records, medians of {commits}", object_store, keep)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -35,6 +36,8 @@ class Requests:
     """Whether assertions are taken out of commits, as a server does that doesn't look at them."""
     forbidden: frozenset[str] = frozenset()
     """Methods that are refused, as a server does that gives a client few rights."""
+    delay: float = 0
+    """Seconds that each request to a store waits."""
     unanswered: int = 0
     """Which commit is made and never answered, counted from 1; 0 for none."""
 
@@ -97,6 +100,7 @@ def counted_store(endpoint: str) -> Iterator[Requests]:
     class Handler(Relay):
         def handle_request(self) -> None:
             found.seen.append((self.command, self.path))
+            time.sleep(found.delay)
             is_chunked = self.headers.get("Transfer-Encoding") == "chunked"
             body = b"".join(self._chunks()) if is_chunked else self.body()
             with closing(HTTPConnection(where.hostname or "", where.port, timeout=60)) as server:
