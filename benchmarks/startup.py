@@ -34,9 +34,10 @@ attributes:
 """
 _SCHEMA = Schema(NestedField(1, "order_id", LongType()))
 _PROJECT = '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "shop"\nautoload_defs = true\n'
+# A code server doesn't exit after it, which takes Python a second with so many objects.
 _LOAD = (
-    "from pathlib import Path; import kafka_lake\n"
-    "kafka_lake.load_from_defs_folder(path_within_project=Path.cwd()).get_repository_def().asset_graph"
+    "from pathlib import Path; import os; import kafka_lake\n"
+    "kafka_lake.load_from_defs_folder(path_within_project=Path.cwd()).get_repository_def().asset_graph; os._exit(0)"
 )
 
 

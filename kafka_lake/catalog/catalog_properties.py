@@ -16,9 +16,18 @@ from pyiceberg.utils.config import PYICEBERG, PYICEBERG_HOME, PYICEBERG_YML, Con
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from kafka_lake.catalog.backends import FOR_PYTHON, FOR_SPARK
+from kafka_lake.catalog.backends import (
+    BACKENDS,
+    FOR_PYTHON,
+    FOR_SPARK,
+    Backend,
+    check_addresses,
+    java_properties,
+    needed_classes,
+    sqlite_address,
+)
 from kafka_lake.common import environment
-from kafka_lake.common.environment import catalog_variable
+from kafka_lake.common.environment import SparkCatalog, catalog_variable
 from kafka_lake.common.files import home
 from kafka_lake.common.logs import SECRET_NAME
 from kafka_lake.errors import ConfigurationError
@@ -115,6 +124,88 @@ def on_this_machine(name: str, kind: str, properties: Mapping[str, str]) -> dict
         absolute = make_url(result["uri"]).set(database=str(Path(database).absolute()))
         result["uri"] = absolute.render_as_string(hide_password=False)
     return result
+
+
+def _type(name: str, properties: Mapping[str, str]) -> str:
+    """Return a catalog's type, which PyIceberg infers from its address if it isn't given; empty for none."""
+    if (given := properties.get("type", "").lower()) or "uri" not in properties:
+        return given
+    # Importing it takes longer than the commands that only show the settings.
+    from pyiceberg.catalog import infer_catalog_type
+
+    try:
+        inferred = infer_catalog_type(name, dict(properties))
+    except ValueError:
+        # PyIceberg's message has the address with the password.
+        inferred = None
+    if inferred is None:
+        raise ConfigurationError(
+            f"Catalog {name}: its type can't be inferred from its address.",
+            f"Set {catalog_variable(name, 'type')} to one of {', '.join(BACKENDS)}.",
+        )
+    return inferred.value
+
+
+class CatalogSettings:
+    """A catalog's name, type and properties, and how Spark takes them. No catalog is asked.
+
+    Raises:
+        ConfigurationError: If the type isn't sql, rest, glue or hive, or if a property is missing or no valid address.
+    """
+
+    def __init__(self, name: str, properties: Mapping[str, str]) -> None:
+        self.name = name
+        # Empty properties count as unset, as environment variables do.
+        self.properties = {key: value for key, value in properties.items() if value != ""}
+        self.type = _type(name, self.properties)
+        if self.type not in BACKENDS:
+            raise ConfigurationError(
+                f"Catalog {name}: type {self.type or '(none)'} is not one of {', '.join(BACKENDS)}.",
+                f"Set {catalog_variable(name, 'type')}.",
+            )
+        if missing := [key for key in self.backend.required if not self.properties.get(key)]:
+            raise ConfigurationError(
+                f"Catalog {name} of type {self.type} lacks {', '.join(missing)}.",
+                f"Set {catalog_variable(name, missing[0])}.",
+            )
+        check_addresses(name, self.properties)
+        self.properties = on_this_machine(name, self.type, self.properties)
+
+    @property
+    def backend(self) -> Backend:
+        """Return what its kind of catalog needs and can do."""
+        return BACKENDS[self.type]
+
+    def sqlite_address(self) -> str:
+        """Return the JDBC address of its SQLite database; empty for other databases."""
+        return sqlite_address(self.name, self.properties["uri"]) if self.type == "sql" else ""
+
+    def for_spark(self) -> SparkCatalog:
+        """Return this catalog's configuration for Spark; raises `ConfigurationError` as `spark_conf` does."""
+        return SparkCatalog(
+            self.name, self.spark_conf(), self.needed_classes(), ca_bundle=self.properties.get(CA_BUNDLE, "")
+        )
+
+    def needed_classes(self) -> dict[str, str]:
+        """Return the Java classes that Spark needs beside Iceberg's, with the jar that has each."""
+        return needed_classes(java_properties(self.name, self.type, self.properties))
+
+    def spark_conf(self) -> dict[str, str]:
+        """Return the Spark settings of this catalog, which has the same name there.
+
+        Raises:
+            ConfigurationError: If a property can't be translated.
+        """
+        prefix = f"spark.sql.catalog.{self.name}"
+        properties = java_properties(self.name, self.type, self.properties)
+        conf = {
+            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+            prefix: "org.apache.iceberg.spark.SparkCatalog",
+            # A cached table would hide what other writers did meanwhile.
+            f"{prefix}.cache-enabled": "false",
+        }
+        conf |= {f"{prefix}.{key}": value for key, value in properties.items()}
+        return conf
 
 
 def local_folders(properties: Mapping[str, str]) -> Iterator[Path]:

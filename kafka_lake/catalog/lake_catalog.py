@@ -1,6 +1,6 @@
 """One catalog configuration, in Iceberg's standard property names, for both engines: PyIceberg and Spark."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,6 @@ from pyiceberg.catalog import (
     WAREHOUSE_LOCATION,
     Catalog,
     MetastoreCatalog,
-    infer_catalog_type,
     load_catalog,
 )
 from pyiceberg.exceptions import (
@@ -29,27 +28,18 @@ from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
 from pyiceberg.types import LongType, NestedField
 from sqlalchemy import exc as sql
 
-from kafka_lake.catalog.backends import (
-    BACKENDS,
-    Backend,
-    check_addresses,
-    java_properties,
-    needed_classes,
-    sqlite_address,
-)
 from kafka_lake.catalog.catalog_errors import explained, without_secrets
 from kafka_lake.catalog.catalog_properties import (
-    CA_BUNDLE,
+    CatalogSettings,
     catalog_name,
     local_folders,
-    on_this_machine,
     properties_from_environment,
     python_properties,
 )
 from kafka_lake.catalog.pyiceberg_compat.hive import compare_on_commit, compares_on_commit
 from kafka_lake.catalog.pyiceberg_compat.loading import share_snapshots
 from kafka_lake.catalog.pyiceberg_compat.writing import take_over_writing
-from kafka_lake.common.environment import SparkCatalog, catalog_variable
+from kafka_lake.common.environment import catalog_variable
 from kafka_lake.common.files import ensure_home, home
 from kafka_lake.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
 
@@ -100,52 +90,8 @@ def literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _type(name: str, properties: Mapping[str, str]) -> str:
-    """Return a catalog's type, which PyIceberg infers from its address if it isn't given; empty for none."""
-    if (given := properties.get("type", "").lower()) or "uri" not in properties:
-        return given
-    try:
-        inferred = infer_catalog_type(name, dict(properties))
-    except ValueError:
-        # PyIceberg's message has the address with the password.
-        inferred = None
-    if inferred is None:
-        raise ConfigurationError(
-            f"Catalog {name}: its type can't be inferred from its address.",
-            f"Set {catalog_variable(name, 'type')} to one of {', '.join(BACKENDS)}.",
-        )
-    return inferred.value
-
-
-class LakeCatalog:
-    """A catalog, for PyIceberg and for Spark.
-
-    Raises:
-        ConfigurationError: If the type isn't sql, rest, glue or hive, or if a property is missing or no valid address.
-    """
-
-    def __init__(self, name: str, properties: Mapping[str, str]) -> None:
-        self.name = name
-        # Empty properties count as unset, as environment variables do.
-        self.properties = {key: value for key, value in properties.items() if value != ""}
-        self.type = _type(name, self.properties)
-        if self.type not in BACKENDS:
-            raise ConfigurationError(
-                f"Catalog {name}: type {self.type or '(none)'} is not one of {', '.join(BACKENDS)}.",
-                f"Set {catalog_variable(name, 'type')}.",
-            )
-        if missing := [key for key in self.backend.required if not self.properties.get(key)]:
-            raise ConfigurationError(
-                f"Catalog {name} of type {self.type} lacks {', '.join(missing)}.",
-                f"Set {catalog_variable(name, missing[0])}.",
-            )
-        check_addresses(name, self.properties)
-        self.properties = on_this_machine(name, self.type, self.properties)
-
-    @property
-    def backend(self) -> Backend:
-        """Return what its kind of catalog needs and can do."""
-        return BACKENDS[self.type]
+class LakeCatalog(CatalogSettings):
+    """A catalog, for PyIceberg and for Spark; raises as `CatalogSettings`."""
 
     @cached_property
     def pyiceberg(self) -> Catalog:
@@ -302,37 +248,6 @@ class LakeCatalog:
         named = {"table": literal(self.spark_name(identifier)), **arguments}
         listed = ", ".join(f"{name} => {value}" for name, value in named.items())
         return f"CALL {quoted(self.name)}.system.{procedure}({listed})"
-
-    def sqlite_address(self) -> str:
-        """Return the JDBC address of its SQLite database; empty for other databases."""
-        return sqlite_address(self.name, self.properties["uri"]) if self.type == "sql" else ""
-
-    def for_spark(self) -> SparkCatalog:
-        """Return this catalog's configuration for Spark; raises `ConfigurationError` as `spark_conf` does."""
-        return SparkCatalog(
-            self.name, self.spark_conf(), self.needed_classes(), ca_bundle=self.properties.get(CA_BUNDLE, "")
-        )
-
-    def needed_classes(self) -> dict[str, str]:
-        """Return the Java classes that Spark needs beside Iceberg's, with the jar that has each."""
-        return needed_classes(java_properties(self.name, self.type, self.properties))
-
-    def spark_conf(self) -> dict[str, str]:
-        """Return the Spark settings of this catalog, which has the same name there.
-
-        Raises:
-            ConfigurationError: If a property can't be translated.
-        """
-        prefix = f"spark.sql.catalog.{self.name}"
-        properties = java_properties(self.name, self.type, self.properties)
-        conf = {
-            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-            prefix: "org.apache.iceberg.spark.SparkCatalog",
-            # A cached table would hide what other writers did meanwhile.
-            f"{prefix}.cache-enabled": "false",
-        }
-        conf |= {f"{prefix}.{key}": value for key, value in properties.items()}
-        return conf
 
 
 _PROBE = "kafka_lake_probe"

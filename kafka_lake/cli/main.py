@@ -172,4 +172,8 @@ def main(commands: typer.Typer = app) -> None:
     """Run the command line."""
     # Imports make hundreds of thousands of objects that stay: looking for garbage takes a fifth of a quick command.
     gc.set_threshold(100_000)
-    commands(obj=_OWN_PROCESS)
+    try:
+        commands(obj=_OWN_PROCESS)
+    finally:
+        # Nor at exit.
+        gc.freeze()

@@ -17,6 +17,7 @@ from kafka_lake.spec.settings import Duration, OptionalText, Properties, Setting
 from kafka_lake.spec.topic_table import CLUSTER_NAME
 
 if TYPE_CHECKING:
+    from kafka_lake.catalog.catalog_properties import CatalogSettings
     from kafka_lake.catalog.lake_catalog import LakeCatalog
     from kafka_lake.kafka.cluster import KafkaCluster
     from kafka_lake.kafka.registry import SchemaRegistry
@@ -38,21 +39,26 @@ class Catalog(BaseModel):
         description="Iceberg's standard catalog properties; no secrets, those belong in PYICEBERG_CATALOG__*.",
     )
 
-    def open(self) -> LakeCatalog:
-        """Return the catalog; nothing is asked of it yet.
+    def settings(self) -> CatalogSettings:
+        """Return the settings with those of the environment.
 
         Raises:
             ConfigurationError: If its type is unknown, a property is missing, or one can't be passed to Spark. The last
                 doesn't apply to a Connect server, which gets the catalog when it starts.
         """
-        from kafka_lake.catalog.catalog_properties import properties_from_environment
-        from kafka_lake.catalog.lake_catalog import LakeCatalog
+        from kafka_lake.catalog.catalog_properties import CatalogSettings, properties_from_environment
 
-        catalog = LakeCatalog(self.name, properties_from_environment(self.name, self.properties))
+        settings = CatalogSettings(self.name, properties_from_environment(self.name, self.properties))
         if not environment.SPARK_REMOTE.value():
             # Or PyIceberg would go on alone, and a run that needs Spark would fail later.
-            catalog.for_spark()
-        return catalog
+            settings.for_spark()
+        return settings
+
+    def open(self) -> LakeCatalog:
+        """Return the catalog; nothing is asked of it yet. Raises as `settings`."""
+        from kafka_lake.catalog.lake_catalog import LakeCatalog
+
+        return LakeCatalog(self.name, self.settings().properties)
 
 
 class Kafka(BaseModel):

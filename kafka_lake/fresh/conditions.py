@@ -1,32 +1,38 @@
 """Which records of a topic are a table's, and conditions of the settings, in DuckDB's SQL."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
-import sqlglot
 from duckdb import Error as DuckDBError
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from kafka_lake.errors import FreshReadError
 from kafka_lake.runtime.snapshot_rows import Database, literal
 from kafka_lake.spec.topic_table import TopicTable, When
 
-_ALIKE = (
-    exp.And, exp.Between, exp.Boolean, exp.Coalesce, exp.Column, exp.EQ, exp.GT, exp.GTE, exp.Identifier, exp.In,
-    exp.Is, exp.LT, exp.LTE, exp.Like, exp.Literal, exp.Lower, exp.NEQ, exp.Neg, exp.Not, exp.Null, exp.Or, exp.Paren,
-    exp.Upper,
-)  # fmt: skip
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+_ALIKE = {
+    "And", "Between", "Boolean", "Coalesce", "Column", "EQ", "GT", "GTE", "Identifier", "In", "Is", "LT", "LTE", "Like",
+    "Literal", "Lower", "NEQ", "Neg", "Not", "Null", "Or", "Paren", "Upper",
+}  # fmt: skip
 """Expressions that mean the same to Spark and to DuckDB."""
 _VALUE = "TRY(decode(value))"
 
 
 def in_duckdb(sql: str) -> str:
     """Return an expression of Spark's SQL in DuckDB's."""
+    import sqlglot
+
     return sqlglot.transpile(sql, read="spark", write="duckdb")[0]
 
 
 def _is_alike(node: exp.Expr) -> bool:
     # In LIKE, only Spark takes a backslash as an escape.
-    return isinstance(node, _ALIKE) and not (isinstance(node, exp.Like) and "\\" in node.sql())
+    kind = type(node).__name__
+    return kind in _ALIKE and not (kind == "Like" and "\\" in node.sql())
 
 
 def condition_of(sql: str, setting: str) -> str:
@@ -35,6 +41,9 @@ def condition_of(sql: str, setting: str) -> str:
     Raises:
         FreshReadError: If it has an expression that DuckDB may evaluate differently.
     """
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
     try:
         unsafe = sorted({type(node).__name__ for node in sqlglot.parse_one(sql, read="spark").walk()
                          if not _is_alike(node)})  # fmt: skip

@@ -7,7 +7,6 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.table import Table
@@ -198,6 +197,10 @@ def _path(location: str) -> str:
 def _register_storage(database: Database, table: Table, paths: Sequence[str]) -> None:
     """Let DuckDB read an object store by PyIceberg's own client of it."""
     schemes = {path.partition("://")[0] for path in paths if "://" in path}
+    if not schemes:
+        return
+    from pyiceberg.io.fsspec import FsspecFileIO
+
     for scheme in schemes:
         try:
             storage: Any = FsspecFileIO(table.io.properties).get_fs(scheme)

@@ -14,7 +14,7 @@ from kafka_lake.cli import project
 from kafka_lake.common.environment import SCHEMA_REGISTRY_URL, SPARK_REMOTE, catalog_variable
 
 if TYPE_CHECKING:
-    from kafka_lake.catalog.lake_catalog import LakeCatalog
+    from kafka_lake.catalog.catalog_properties import CatalogSettings
 
 
 def env(
@@ -25,7 +25,7 @@ def env(
     In a shell: `eval "$(kafka-lake env --secrets)"`
     """
     brokers = {name: kafka.cluster().bootstrap_servers for name, (kafka, _) in project.configured_clusters().items()}
-    for variable in variables(project.configured_catalog().open(), brokers):
+    for variable in variables(project.configured_catalog().settings(), brokers):
         typer.echo(variable.line(secrets))
 
 
@@ -45,7 +45,7 @@ class Variable:
 
 
 def variables(
-    catalog: LakeCatalog, bootstrap_servers: Mapping[str | None, str], environment: Mapping[str, str] = os.environ
+    catalog: CatalogSettings, bootstrap_servers: Mapping[str | None, str], environment: Mapping[str, str] = os.environ
 ) -> Iterator[Variable]:
     """Yield PyIceberg's variables of the catalog, and the addresses of Kafka, the registry and Spark."""
     from kafka_lake.catalog.catalog_properties import is_secret

@@ -40,8 +40,11 @@ def history(
     Reads only the table's snapshots, without Spark and Kafka. Expired snapshots are missing.
     """
     identifier = identifier_of(table, project.topics_if_any())
-    with project.open_connections(with_broker=False, only_metadata=True) as connections:
-        commits = history_of(connections.catalog, identifier, limit)
+    catalog = project.configured_catalog().open()
+    from kafka_lake.catalog.lake_catalog import metadata_by_fsspec
+
+    with metadata_by_fsspec():
+        commits = history_of(catalog, identifier, limit)
     output = Output(as_json)
     output.json(history_json(commits))
     output.show(commit_table(commits))
