@@ -161,7 +161,7 @@ def _rendered(value: Any) -> Any:
     from kafka_lake.spec.settings import is_template
 
     if isinstance(value, dict):
-        return {key: _rendered(item) for key, item in value.items()}
+        return {_rendered(key): _rendered(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_rendered(item) for item in value]
     if not is_template(value):

@@ -1,5 +1,6 @@
 """The settings of a derived table, each with its type, default and documentation. Pure."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Literal
@@ -11,7 +12,17 @@ from kafka_lake.config.rules import derived_rule_problems
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.rule import Rule, RuleEntry, rules_of
-from kafka_lake.spec.settings import OptionalText, Problem, Properties, Settings, Text, TextList, TextMap, TextOrList
+from kafka_lake.spec.settings import (
+    Group,
+    OptionalText,
+    Owners,
+    Problem,
+    Properties,
+    Settings,
+    Tags,
+    Text,
+    TextOrList,
+)
 from kafka_lake.spec.sql_text import unsafe_condition, unsafe_query
 from kafka_lake.spec.topic_table import TABLE_NAME
 
@@ -22,6 +33,14 @@ NEWS = "news"
 NEVER = "never"
 """The value of ``every`` for a table whose runs other automation requests."""
 Identifier = tuple[str, str]
+_CRON = (
+    (0, 59, ""),
+    (0, 23, ""),
+    (1, 31, ""),
+    (1, 12, "jan feb mar apr may jun jul aug sep oct nov dec"),
+    (0, 7, "sun mon tue wed thu fri sat"),
+)
+"""The least and the greatest number of each field of a cron expression, and names of numbers."""
 
 
 def _as_mapping(value: object) -> object:
@@ -92,7 +111,7 @@ class DerivedTable(Settings):
     every: Text = Field(
         default=NEWS,
         description="When the table is updated: `news` after each upstream change, a duration for at most once in "
-        "that time, a cron expression, or `never` if an automation condition requests the runs.",
+        "that time, a cron expression of five fields, or `never` if an automation condition requests the runs.",
         examples=["5m", "0 * * * *"],
     )
     verify: int = Field(
@@ -119,10 +138,10 @@ class DerivedTable(Settings):
         "[maintenance](maintenance.md#settings).",
         examples=[{"compact_every": 50, "expire_after": "30d"}, {"enabled": False}],
     )
-    owners: TextList = Field(default=(), description="Owners in Dagster.")
-    group: OptionalText = Field(default=None, description="Asset group in Dagster. Default: the namespace.")
+    owners: Owners = Field(default=(), description="Owners in Dagster.")
+    group: Group = Field(default=None, description="Asset group in Dagster. Default: the namespace.")
     description: OptionalText = Field(default=None, description="Description of the table.")
-    tags: TextMap = Field(default_factory=dict, description="Tags in Dagster.")
+    tags: Tags = Field(default_factory=dict, description="Tags in Dagster.")
 
     def problems(self) -> Iterator[Problem]:
         """Yield problems of combined settings, and of the query."""
@@ -166,6 +185,11 @@ class DerivedTable(Settings):
             return None
 
     @property
+    def cron(self) -> str | None:
+        """Return the cron expression of the table's schedule; None if it has none."""
+        return None if self.every == NEVER or self.at_most_every is not None else self.every
+
+    @property
     def named_rules(self) -> tuple[Rule, ...]:
         """Return the rules. Derived tables have no dead letters, so the default is to fail."""
         return tuple(replace(rule, on_failure=rule.entry.on_failure or "fail") for rule in rules_of(self.rules))
@@ -203,6 +227,11 @@ class DerivedTable(Settings):
 def _settings_problems(spec: DerivedTable) -> Iterator[Problem]:
     if (spec.sql is None) == (spec.transform is None):
         yield (), "sql: or transform: is needed, and one of them only"
+    if spec.cron is not None and not _is_cron(spec.cron):
+        yield (
+            ("every",),
+            f"{spec.every!r} is neither {NEWS}, {NEVER}, a duration (5m), nor a cron expression (0 * * * *)",
+        )
     names = [source.rpartition(".")[2].lower() for source in (*spec.sources, *spec.join)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         yield (), f"from: and join: have {twice[0]} twice, and the query would know both by that name. Remove one"
@@ -222,6 +251,26 @@ def _settings_problems(spec: DerivedTable) -> Iterator[Problem]:
     if spec.maintenance.verify:
         why = "compares a table with its topic, which a derived table doesn't have. Remove it"
         yield ("maintenance", "verify"), why
+
+
+def _is_cron(text: str) -> bool:
+    fields = text.lower().split()
+    if len(fields) != len(_CRON):
+        return False
+    has_day = not (fields[2] in ("30", "31") and fields[3] in ("2", "feb"))
+    return has_day and all(_is_cron_field(text, *kind) for text, kind in zip(fields, _CRON, strict=True))
+
+
+def _is_cron_field(text: str, low: int, high: int, names: str) -> bool:
+    numbers = {name: str(number) for number, name in enumerate(names.split(), low)}
+    for part in re.sub("[a-z]+", lambda word: numbers.get(word[0], word[0]), text).split(","):
+        found = re.fullmatch(r"(?:\*|([0-9]+)(?:-([0-9]+))?)(?:/([0-9]+))?", part)
+        if found is None:
+            return False
+        bounds, step = [int(number) for number in found.group(1, 2) if number], int(found[3] or 1)
+        if bounds != sorted(bounds) or not 1 <= step <= high or any(not low <= number <= high for number in bounds):
+            return False
+    return True
 
 
 def _key_problems(spec: DerivedTable) -> Iterator[Problem]:

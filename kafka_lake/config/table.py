@@ -16,12 +16,15 @@ from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.rule import RuleEntry
 from kafka_lake.spec.settings import (
     Duration,
+    Group,
     Limit,
     OptionalText,
+    Owners,
     Problem,
     Properties,
     Settings,
     ShortFor,
+    Tags,
     Text,
     TextMap,
     TextOrList,
@@ -260,9 +263,9 @@ class TableSettings(Settings):
         "[maintenance](maintenance.md#settings).",
         examples=[{"compact_every": 50, "expire_after": "30d"}, {"enabled": False}],
     )
-    owners: TextOrList = Field(default=(), description="Owners in Dagster.")
-    group: OptionalText = Field(default=None, description="Asset group in Dagster. Default: the namespace.")
-    tags: TextMap = Field(
+    owners: Owners = Field(default=(), description="Owners in Dagster.")
+    group: Group = Field(default=None, description="Asset group in Dagster. Default: the namespace.")
+    tags: Tags = Field(
         default_factory=dict,
         description="Tags in Dagster, for selections such as `tag:domain=sales`.",
         examples=[{"domain": "sales", "pii": "true"}],

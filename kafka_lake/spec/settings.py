@@ -149,7 +149,7 @@ def has_templates(value: object) -> bool:
     if isinstance(value, BaseModel):
         return any(map(has_templates, value.__dict__.values()))
     if isinstance(value, Mapping):
-        return any(map(has_templates, value.values()))
+        return any(map(has_templates, (*value, *value.values())))
     return any(map(has_templates, value)) if isinstance(value, list | tuple) else is_template(value)
 
 
@@ -303,6 +303,26 @@ def _no_truth_value(value: object) -> object:
     return _text(value) if isinstance(value, bool) else value
 
 
+def _matching(pattern: str, problem: str) -> Callable[[str | None], str | None]:
+    def check(text: str | None) -> str | None:
+        if text is not None and not is_template(text) and not re.fullmatch(pattern, text):
+            raise ValueError(f"{text!r} {problem}")
+        return text
+
+    return check
+
+
+def _tags(tags: dict[str, str]) -> dict[str, str]:
+    for key, value in tags.items():
+        if is_template(key) or is_template(value):
+            continue
+        if key.startswith("kafka_lake/"):
+            raise ValueError(f"{key} is a tag that kafka_lake sets itself. Choose another name")
+        if not re.fullmatch(rf"({_WORD}/|dagster/kind/)?{_WORD}", key) or not re.fullmatch(rf"({_WORD})?", value):
+            raise ValueError(f"{key}: {value!r}: tags have letters, digits, _, - and ., at most 63, and / in keys once")
+    return tags
+
+
 def _one_or_several(value: object) -> object:
     return value if isinstance(value, list | tuple | Mapping) else [_text(value)]
 
@@ -322,6 +342,25 @@ TextOrList = Annotated[tuple[Text, ...], BeforeValidator(_one_or_several), WithJ
 
 TextMap = Annotated[dict[str, str], BeforeValidator(_each(_text))]
 """A mapping of `Text` to `Text`."""
+
+_WORD = "[A-Za-z0-9_.-]{1,63}"
+Tags = Annotated[dict[str, str], BeforeValidator(_each(_text)), AfterValidator(_tags)]
+"""A mapping of `Text` to `Text`, as Dagster takes tags."""
+
+_OWNER = _matching(
+    r"team:.+|[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}", "is neither team:NAME nor an e-mail address"
+)
+Owners = Annotated[
+    tuple[Annotated[Text, AfterValidator(_OWNER)], ...], BeforeValidator(_one_or_several), WithJsonSchema(_IN_JSON)
+]
+"""Owners as Dagster takes them."""
+
+Group = Annotated[
+    str | None,
+    BeforeValidator(_text_or_null),
+    AfterValidator(_matching(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*", "isn't letters, digits, _ and /")),
+]
+"""A group of assets as Dagster takes it, or null."""
 
 _ANY_VALUE = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
 Properties = Annotated[dict[str, str], BeforeValidator(_written_out_each), WithJsonSchema(_ANY_VALUE)]

@@ -184,7 +184,10 @@ class AssetDocument(FromDocument):
 def rendered(context: dg.ResolutionContext, value: Any, values: dict[str, str]) -> Any:
     """Return a value with the templates in it rendered as text: ``"3"`` stays text, and so does ``"None"``."""
     if isinstance(value, Mapping):
-        return {key: rendered(context.at_path(key), setting, values) for key, setting in value.items()}
+        return {
+            rendered(context, key, values): rendered(context.at_path(key), setting, values)
+            for key, setting in value.items()
+        }
     if isinstance(value, list | tuple):
         return [rendered(context.at_path(number), element, values) for number, element in enumerate(value)]
     if not is_template(value):

@@ -6,10 +6,8 @@ from typing import Any
 
 import dagster as dg
 
-from kafka_lake.config.derived_table import NEVER, NEWS
 from kafka_lake.config.derived_table import DerivedTable as DerivedSpec
 from kafka_lake.config.project import check_derived, why_not_incremental
-from kafka_lake.errors import ConfigurationError
 from kafka_lake.orchestration.assets import Presentation
 from kafka_lake.orchestration.components.base import AssetDocument
 from kafka_lake.orchestration.components.kafka_topic import KafkaTopic
@@ -84,20 +82,13 @@ class DerivedTable(AssetDocument, DerivedSpec):
             return dg.Definitions()
         check_derived(spec, topics, derived)
         asset = build_derived_asset(spec, self.presentation(), self._asset(spec), self.execute)
-        has_schedule = spec.every != NEVER and spec.at_most_every is None
-        return dg.Definitions(assets=[asset], schedules=[_schedule(spec)] if has_schedule else [])
+        return dg.Definitions(assets=[asset], schedules=[_schedule(spec, spec.cron)] if spec.cron else [])
 
 
-def _schedule(spec: DerivedSpec) -> dg.ScheduleDefinition:
-    try:
-        return dg.ScheduleDefinition(
-            name=f"{op_name(spec)}__schedule",
-            cron_schedule=spec.every,
-            target=dg.AssetSelection.assets(key_of(spec.identifier)),
-            default_status=dg.DefaultScheduleStatus.RUNNING,
-        )
-    except dg.DagsterInvalidDefinitionError as error:
-        raise ConfigurationError(
-            f"Table {spec.name}: every: {spec.every!r} is neither {NEWS} nor a duration nor a cron expression.",
-            "Write 5m for at most once in five minutes, or five fields, as in '0 * * * *' for each hour.",
-        ) from error
+def _schedule(spec: DerivedSpec, cron: str) -> dg.ScheduleDefinition:
+    return dg.ScheduleDefinition(
+        name=f"{op_name(spec)}__schedule",
+        cron_schedule=cron,
+        target=dg.AssetSelection.assets(key_of(spec.identifier)),
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+    )

@@ -1,7 +1,7 @@
 """`type: kafka_lake.KafkaTopic`: a few lines of YAML become the assets of a topic and its tables, and their checks."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from kafka_lake.routing.by_value import knowing
 from kafka_lake.schema.names import column_name
 from kafka_lake.spec.layout import parse_partition_field
 from kafka_lake.spec.maintenance import Maintenance
-from kafka_lake.spec.settings import Problem
 from kafka_lake.spec.topic_table import TopicTable, full_topic
 
 log = logging.getLogger(__name__)
@@ -59,13 +58,6 @@ class KafkaTopic(AssetDocument, Topic):
         """Fill the topic's tables, and give Dagster's events."""
         continuous = self.read.continuous.settings() if self.read.continuous else None
         yield from run_topic(context, topic, continuous)
-
-    def problems(self) -> Iterator[Problem]:
-        """Yield problems of combined settings, Dagster's own among them."""
-        yield from super().problems()
-        for place, settings in self.every_settings():
-            if problem := _tags_problem(settings.tags):
-                yield (*place, "tags"), problem
 
     @property
     def place(self) -> Place:
@@ -217,17 +209,6 @@ class KafkaTopic(AssetDocument, Topic):
             tags=shown.tags,
             metadata={"settings": self._shown},
         )
-
-
-def _tags_problem(tags: Mapping[str, str]) -> str:
-    """Return why Dagster doesn't take tags of an asset; empty if it does."""
-    if reserved := [key for key in tags if key.startswith("kafka_lake/")]:
-        return f"{reserved[0]} is a tag that kafka_lake sets itself. Choose another name"
-    try:
-        dg.AssetSpec("any", tags=tags)
-    except dg.DagsterInvalidDefinitionError as error:
-        return str(error)
-    return ""
 
 
 def partitions_without_key(spec: TopicTable) -> str:

@@ -28,8 +28,17 @@ attributes: {topics: [a, b], table: {name: both, columns: id bigint}}
 DERIVED = """\
 type: kafka_lake.DerivedTable
 attributes: {table: big, from: [shop.orders], write: append, sql: SELECT * FROM orders}
+---
+type: kafka_lake.DerivedTable
+attributes: {table: kinds, from: shop.orders, write: upsert, key: ["{{ env.KEY }}"], sql: SELECT id FROM orders}
 """
-HOSTILE = DERIVED.replace("SELECT *", "SELECT reflect('a') AS x")
+
+
+TOPIC = "type: kafka_lake.KafkaTopic\nattributes: {topic: orders}\n"
+OF_TOPIC = (
+    "type: kafka_lake.DerivedTable\nattributes: {table: t, from: orders, write: append, sql: SELECT * FROM orders}\n"
+)
+HOSTILE = OF_TOPIC.replace("SELECT *", "SELECT reflect('a') AS x")
 
 
 def make(folder: Path, texts: dict[str, str]) -> Target:
@@ -47,17 +56,19 @@ def test_settings_are_those_of_dagster(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOP", "eu")
     monkeypatch.setenv("KIND", "7")
+    monkeypatch.setenv("KEY", "id")
     location = make(tmp_path, {"events/defs.yaml": SEVERAL, "deep/in/defs.yml": DERIVED, "notes.txt": "none"})
     found = documents.read(location)
     assert found is not None
-    quick = (project.topic_tables(), project.derived_table("big"), project.configured_clusters())
+    quick = (project.maintained_tables(), project.topic_tables(), project.configured_clusters())
     monkeypatch.setattr(documents, "read", lambda _: None)
-    assert quick[:2] == (project.topic_tables(), project.derived_table("big"))
+    assert quick[:2] == (project.maintained_tables(), project.topic_tables())
     by_dagster = {name: [s.model_dump() for s in both] for name, both in project.configured_clusters().items()}
     assert {name: [s.model_dump() for s in both] for name, both in quick[2].items()} == by_dagster
-    assert [spec.topic for spec in quick[0]] == ["a", "b", "eu.events"]
-    (route,) = quick[0][2].routes
+    assert [spec.topic for spec in quick[1]] == ["a", "b", "eu.events"]
+    (route,) = quick[1][2].routes
     assert route.when.values == ("7",)
+    assert project.derived_table("kinds").key == {"id": "id"}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +83,12 @@ def test_settings_are_those_of_dagster(tmp_path: Path, monkeypatch: pytest.Monke
         {"a/defs.yaml": "type: kafka_lake.KafkaTopic\nattributes: {topic: a}\npost_processing: {}\n"},
         {f"{n}/defs.yaml": "type: kafka_lake.KafkaTopic\nattributes: {topic: a}\n" for n in "ab"},
         {"a/defs.yaml": DERIVED},
-        {"a/defs.yaml": SEVERAL.replace("{{ env.SHOP }}", "a").replace("{{ env.KIND }}", "b"), "b/defs.yml": HOSTILE},
+        {"a/defs.yaml": TOPIC, "b/defs.yaml": OF_TOPIC.replace("}", ", every: 0 25 * * *}")},
+        {"a/defs.yaml": TOPIC, "b/defs.yaml": OF_TOPIC.replace("}", ", owners: [somebody]}")},
+        {"a/defs.yaml": TOPIC.replace("}", ", table: {tags: {cost centre: a}}}")},
+        {"a/defs.yaml": TOPIC.replace("}", ", table: {owners: 'team:'}}")},
+        {"a/defs.yaml": TOPIC.replace("}", ", table: {group: a-b}}")},
+        {"a/defs.yaml": TOPIC, "b/defs.yml": HOSTILE},
         {"a/defs.yaml": "type: .mine.Topic\nattributes: {topic: a}\n"},
         {"a/defs.yaml": "type: kafka_lake.KafkaTopic\nattributes: {topic: a\n"},
         {"a/defs.yaml": ""},
@@ -88,6 +104,13 @@ def test_other_projects_are_for_dagster(tmp_path: Path, texts: dict[str, str]) -
     assert documents.read(make(tmp_path, texts)) is None
 
 
+def test_schedule_and_looks_that_dagster_takes_are_read(tmp_path: Path) -> None:
+    derived = OF_TOPIC.replace("}", ", every: 0 6 * * mon-fri, group: a/b, owners: [me@shop.com], tags: {a/b: ''}}")
+    found = documents.read(make(tmp_path, {"a/defs.yaml": TOPIC, "b/defs.yaml": derived}))
+    assert found is not None
+    assert [table.cron for table in found.derived] == ["0 6 * * mon-fri"]
+
+
 def test_missing_definitions_are_for_dagster(tmp_path: Path) -> None:
     location = make(tmp_path, {})
     (tmp_path / NAME / "definitions.py").unlink()
@@ -98,9 +121,7 @@ def test_query_that_dagster_refuses_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    hostile = HOSTILE.replace("shop.orders", "lake.orders")
-    topic = "type: kafka_lake.KafkaTopic\nattributes: {topic: orders}\n"
-    make(tmp_path, {"orders/defs.yaml": topic, "big/defs.yaml": hostile})
+    make(tmp_path, {"orders/defs.yaml": TOPIC, "big/defs.yaml": HOSTILE.replace("table: t", "table: big")})
     # Another test may have loaded a project of that name.
     for module in [name for name in sys.modules if name.partition(".")[0] == NAME]:
         monkeypatch.delitem(sys.modules, module)

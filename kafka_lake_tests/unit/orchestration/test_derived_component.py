@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,11 @@ import dagster as dg
 import pytest
 import yaml
 from dagster.components.testing import create_defs_folder_sandbox
+from pydantic import ValidationError
 
 from kafka_lake.cli.load_definitions import explanation
 from kafka_lake.config.derived_table import DerivedTable
+from kafka_lake.config.table import TableSettings
 from kafka_lake.orchestration.derived_assets import DERIVED_TAG, derived_of
 from kafka_lake_tests.unit.orchestration.test_clusters import Documents, write
 
@@ -120,6 +122,55 @@ def test_a_key_of_columns_is_a_list_or_one_name() -> None:
 def test_what_can_not_be_meant_is_refused_at_load(change: dict[str, Any], said: str) -> None:
     text = refusal(with_derived({**REVENUE, **change}))
     assert re.search(said, " ".join(text.split())), text
+
+
+@pytest.mark.parametrize(
+    "cron",
+    [
+        *("0 * * * *", "*/5 * * * *", "0 9 * * mon-fri", "0 0 1,15 JAN-mar *", "59 23 31 12 7", "5/15 0-6/2 * * sun,2"),
+        *(
+            "60 * * * *",
+            "* 24 * * *",
+            "* * 0 * *",
+            "* * 32 * *",
+            "* * * 13 *",
+            "* * * * 8",
+            "0 0 31 2 *",
+            "0 0 30 feb *",
+        ),
+        *("* * * mon *", "* * * * jan", "*/0 * * * *", "*/5/2 * * * *", "1- * * * *", "-1 * * * *", "1,, * * * *"),
+        *("0 0 30 feb *", "* * * *", "* * * * * *", "often", "0 25 * * *"),
+    ],
+)
+def test_cron_expression_is_accepted_if_dagster_accepts_it(cron: str) -> None:
+    by_dagster = _succeeds(lambda: dg.ScheduleDefinition(name="any", cron_schedule=cron, target="*"))
+    assert _succeeds(lambda: DerivedTable.model_validate({**BIG, "every": cron})) == by_dagster
+
+
+def _succeeds(build: Callable[[], object]) -> bool:
+    try:
+        build()
+    except (dg.DagsterInvalidDefinitionError, ValidationError):
+        return False
+    return True
+
+
+LOOKS = [
+    *(("owners", [owner]) for owner in ("team:shop", "team:", "me@shop.com", "me@shop", "shop", "a@b.c d")),
+    *(("group", group) for group in ("shop", "a/b", "a-b", "a//b", "", "größe")),
+    *(("tags", {key: ""}) for key in ("a", "a/b", "a/b/c", "dagster/kind/x", "a b", "a" * 64, "", "kafka_lakes/a")),
+    *(("tags", {"a": value}) for value in ("", "a.b-c_d", "a b", "a/b", "a" * 64)),
+]
+
+
+@pytest.mark.parametrize(("setting", "value"), LOOKS)
+def test_looks_are_accepted_if_dagster_accepts_them(setting: str, value: Any) -> None:
+    builds = (
+        lambda: dg.AssetSpec("any", **{"group_name" if setting == "group" else setting: value}),
+        lambda: DerivedTable.model_validate({**BIG, setting: value}),
+        lambda: TableSettings.model_validate({setting: value}),
+    )
+    assert len(set(map(_succeeds, builds))) == 1
 
 
 def test_rules_are_checks_that_fail_a_run_by_default() -> None:
