@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -384,6 +385,8 @@ def command_line(monkeypatch: pytest.MonkeyPatch, connections: Callable[..., Con
         yield connections()
 
     monkeypatch.setattr(kafka_lake.cli.project, "open_connections", at_hand)
+    catalog = SimpleNamespace(open=lambda: connections().catalog)
+    monkeypatch.setattr(kafka_lake.cli.project, "configured_catalog", lambda: catalog)
     # A console looks at the terminal once, when the module is imported.
     monkeypatch.setattr(kafka_lake.cli.output, "out", Console(width=100))
 

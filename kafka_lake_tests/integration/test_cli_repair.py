@@ -132,6 +132,10 @@ def test_dead_letters_come_back_and_the_topic_is_read_again(
     see.assert_exactly_once(topic.ledger)
 
     assert "nothing to do" in cli(mended, "reset", "--to", "latest").output
+    (shown,) = json.loads(cli(mended, "reset", "--to", "0:1,1:2", "--json").stdout)
+    assert (shown["table"], shown["done"]) == (name, False)
+    assert [(p["before"], p["after"], p["removed"]) for p in shown["partitions"]] == [(3, 1, [1, 3]), (6, 2, [2, 6])]
+    assert see.position() == {0: 3, 1: 6}
     assert cli(mended, "reset", "--to", "0:1,1:2", answer="y\n").exit_code == 0
     assert see.position() == {0: 1, 1: 2}
     assert see.ids() == [0, 1, 3]

@@ -16,6 +16,7 @@ from kafka_lake.cli.arguments import AsJson, Topic, Yes
 from kafka_lake.cli.commands.dead_letters import DeadLetters
 from kafka_lake.cli.commands.doctor import CheckResult
 from kafka_lake.cli.commands.history import History
+from kafka_lake.cli.commands.reset import TableReset
 from kafka_lake.cli.commands.schema import TopicSchema
 from kafka_lake.cli.commands.status import TopicStatus
 from kafka_lake.cli.commands.topics import MatchingTopic, ValueTable
@@ -93,9 +94,11 @@ _JSON: dict[str, tuple[Any, ...]] = {
     "doctor": (list[CheckResult],),
     "history": (History,),
     "maintain": (list[Due], list[Maintained]),
+    "reset": (list[TableReset],),
     "schema": (list[TopicSchema],),
     "status": (list[TopicStatus],),
     "topics list": (list[MatchingTopic | ValueTable],),
+    "topics refresh": (list[MatchingTopic | ValueTable],),
     "verify": (Report,),
 }
 _ADDED = {

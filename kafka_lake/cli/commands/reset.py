@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from kafka_lake.cli import project
-from kafka_lake.cli.arguments import OFFSETS, Partitions, Topic, Yes, parse_partitions
+from kafka_lake.cli.arguments import OFFSETS, AsJson, Partitions, Topic, Yes, parse_partitions
 from kafka_lake.cli.output import Output, add_columns, confirm
 from kafka_lake.cli.progress import run_progress
 from kafka_lake.common.offsets import Position
@@ -31,8 +31,9 @@ def reset(
     to: Annotated[str, typer.Option("--to", help=f"Where to continue: {OFFSETS}.")],
     partitions: Partitions = None,
     yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Set the offsets where the table continues. Shows the effect and asks first.
+    """Set the offsets where the table continues. Shows the effect and asks first; with --json, --yes is the answer.
 
     Rows at and after the new offsets are removed, since their records will be read again. Skipped offsets are recorded.
     For a table of several topics, sets only the named topic's position.
@@ -40,25 +41,30 @@ def reset(
     from kafka_lake.ingest import run
 
     chosen = parse_partitions(partitions)
-    specs = project.topic_tables(topic)
+    specs, output = project.topic_tables(topic), Output(as_json)
     with project.open_connections(with_spark=True, cluster=specs[0].cluster, starts_broker=True) as connections:
-        due = []
+        due, documents = [], list[TableReset]()
         for spec in chain.from_iterable(topic_spec.tables for topic_spec in specs):
             plan = run.plan_reset(spec, connections, to, chosen)
             if plan is None:
-                Output().lines(f"{'.'.join(spec.identifier)}: the position is already there; nothing to do.")
+                output.lines(f"{'.'.join(spec.identifier)}: the position is already there; nothing to do.")
                 continue
             before = position_of(connections.catalog, spec)
-            Output().show(reset_table(spec, resets_of(before, plan)))
+            resets = resets_of(before, plan)
+            output.show(reset_table(spec, resets))
             if others := [name for name in spec.topics if name != spec.topic]:
-                Output().lines(f"The positions of the table's other topics stay: {', '.join(others)}.")
+                output.lines(f"The positions of the table's other topics stay: {', '.join(others)}.")
             due.append((spec, agreed_targets(before, plan)))
-        if due and not yes:
+            documents.append(TableReset(spec.topic, ".".join(spec.identifier), tuple(resets), done=yes))
+        if as_json and not yes:
+            due = []
+        elif due and not yes:
             confirm("Set the position?")
         for spec, targets in due:
             with run_progress(topic) as observer:
                 run.reset(spec, connections, str(uuid4()), targets, observer=observer)
-            Output().lines(f"{'.'.join(spec.identifier)}: continues at {targets}.")
+            output.lines(f"{'.'.join(spec.identifier)}: continues at {targets}.")
+    output.json([asdict(document) for document in documents])
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,16 @@ class PartitionReset:
     removed: tuple[int, int] | None
     skipped: tuple[int, int | None] | None
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class TableReset:
+    """The effect of a reset on a table, and whether the position has been set."""
+
+    topic: str
+    table: str
+    partitions: tuple[PartitionReset, ...]
+    done: bool
 
 
 def resets_of(before: Position | None, plan: Plan) -> list[PartitionReset]:

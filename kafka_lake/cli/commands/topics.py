@@ -39,14 +39,15 @@ def list_topics(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def refresh() -> None:
+def refresh(as_json: AsJson = False) -> None:
     """Update the cached topic names. New matching topics get tables when the definitions reload.
 
     Deleted topics lose their assets; their tables stay. Tables of tables_by are read from the catalog.
     """
     topics = [topic for topic in matching_topics(note, refresh=True) if topic.state != "known"]
     values = [value for value in tables_by_value(note, refresh=True) if value.state != "known"]
-    output = Output()
+    output = Output(as_json)
+    output.json([*map(asdict, topics), *map(asdict, values)])
     if not topics and not values:
         output.lines("Nothing has changed.")
         return
