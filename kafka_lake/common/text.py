@@ -28,6 +28,44 @@ def seconds_of(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
+_CRON = (
+    (0, 59, ""),
+    (0, 23, ""),
+    (1, 31, ""),
+    (1, 12, "jan feb mar apr may jun jul aug sep oct nov dec"),
+    (0, 7, "sun mon tue wed thu fri sat"),
+)
+"""The least and the greatest number of each field of a cron expression, and names of numbers."""
+_CRON_WORDS = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
+
+
+def is_cron(text: str) -> bool:
+    """Return whether a text is a cron expression: five fields, or a word such as ``@daily``.
+
+    Dagster takes more: croniter's L, # and ? too.
+
+    >>> is_cron("*/5 8-18 * * mon-fri"), is_cron("@daily"), is_cron("0 25 * * *")
+    (True, True, False)
+    """
+    fields = text.lower().split()
+    if len(fields) != len(_CRON):
+        return text in _CRON_WORDS
+    has_day = not (fields[2] in ("30", "31") and fields[3] in ("2", "feb"))
+    return has_day and all(_is_cron_field(text, *kind) for text, kind in zip(fields, _CRON, strict=True))
+
+
+def _is_cron_field(text: str, low: int, high: int, names: str) -> bool:
+    numbers = {name: str(number) for number, name in enumerate(names.split(), low)}
+    for part in re.sub("[a-z]+", lambda word: numbers.get(word[0], word[0]), text).split(","):
+        found = re.fullmatch(r"(?:\*|([0-9]+)(?:-([0-9]+))?)(?:/([0-9]+))?", part)
+        if found is None:
+            return False
+        bounds, step = [int(number) for number in found.group(1, 2) if number], int(found[3] or 1)
+        if bounds != sorted(bounds) or not 1 <= step <= high or any(not low <= number <= high for number in bounds):
+            return False
+    return True
+
+
 def rough(seconds: float) -> str:
     """Return an approximate duration.
 

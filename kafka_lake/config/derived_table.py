@@ -1,13 +1,12 @@
 """The settings of a derived table, each with its type, default and documentation. Pure."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
-from kafka_lake.common.text import seconds_of
+from kafka_lake.common.text import is_cron, seconds_of
 from kafka_lake.config.rules import derived_rule_problems
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.spec.maintenance import Maintenance
@@ -33,14 +32,6 @@ NEWS = "news"
 NEVER = "never"
 """The value of ``every`` for a table whose runs other automation requests."""
 Identifier = tuple[str, str]
-_CRON = (
-    (0, 59, ""),
-    (0, 23, ""),
-    (1, 31, ""),
-    (1, 12, "jan feb mar apr may jun jul aug sep oct nov dec"),
-    (0, 7, "sun mon tue wed thu fri sat"),
-)
-"""The least and the greatest number of each field of a cron expression, and names of numbers."""
 
 
 def _as_mapping(value: object) -> object:
@@ -227,11 +218,9 @@ class DerivedTable(Settings):
 def _settings_problems(spec: DerivedTable) -> Iterator[Problem]:
     if (spec.sql is None) == (spec.transform is None):
         yield (), "sql: or transform: is needed, and one of them only"
-    if spec.cron is not None and not _is_cron(spec.cron):
-        yield (
-            ("every",),
-            f"{spec.every!r} is neither {NEWS}, {NEVER}, a duration (5m), nor a cron expression (0 * * * *)",
-        )
+    if spec.cron is not None and not is_cron(spec.cron):
+        why = f"{spec.every!r} is neither {NEWS} nor a duration nor a cron expression. Write 5m, or '0 * * * *'"
+        yield ("every",), why
     names = [source.rpartition(".")[2].lower() for source in (*spec.sources, *spec.join)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         yield (), f"from: and join: have {twice[0]} twice, and the query would know both by that name. Remove one"
@@ -251,26 +240,6 @@ def _settings_problems(spec: DerivedTable) -> Iterator[Problem]:
     if spec.maintenance.verify:
         why = "compares a table with its topic, which a derived table doesn't have. Remove it"
         yield ("maintenance", "verify"), why
-
-
-def _is_cron(text: str) -> bool:
-    fields = text.lower().split()
-    if len(fields) != len(_CRON):
-        return False
-    has_day = not (fields[2] in ("30", "31") and fields[3] in ("2", "feb"))
-    return has_day and all(_is_cron_field(text, *kind) for text, kind in zip(fields, _CRON, strict=True))
-
-
-def _is_cron_field(text: str, low: int, high: int, names: str) -> bool:
-    numbers = {name: str(number) for number, name in enumerate(names.split(), low)}
-    for part in re.sub("[a-z]+", lambda word: numbers.get(word[0], word[0]), text).split(","):
-        found = re.fullmatch(r"(?:\*|([0-9]+)(?:-([0-9]+))?)(?:/([0-9]+))?", part)
-        if found is None:
-            return False
-        bounds, step = [int(number) for number in found.group(1, 2) if number], int(found[3] or 1)
-        if bounds != sorted(bounds) or not 1 <= step <= high or any(not low <= number <= high for number in bounds):
-            return False
-    return True
 
 
 def _key_problems(spec: DerivedTable) -> Iterator[Problem]:

@@ -41,7 +41,7 @@ def build_freshness_check(spec: TopicTable) -> list[dg.AssetChecksDefinition]:
                 FRESHNESS,
                 asset=table_key(spec),
                 description=f"Warns while a record waits for its row for longer than {spec.max_age}. The sensor "
-                f"{of_cluster('kafka_offsets', spec.cluster)} looks, and tells when that freshness_changes.",
+                f"{of_cluster('kafka_offsets', spec.cluster)} evaluates it, and reports when the result changes.",
             )
         ],
         required_resource_keys={kafka, "catalog"},

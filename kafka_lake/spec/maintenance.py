@@ -1,16 +1,13 @@
 """The group ``maintenance:`` of a table: how it is kept fast, and how long its past is kept."""
 
-import re
 from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field
 
-from kafka_lake.common.text import limit_of, seconds_of
+from kafka_lake.common.text import is_cron, limit_of, seconds_of
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.spec.settings import Duration, Problem, Settings, ShortFor, Text
-
-_CRON = re.compile(r"@(hourly|daily|weekly|monthly|yearly)|[\d*/,A-Za-z-]+( [\d*/,A-Za-z-]+){4}")
 
 
 class Verification(Settings):
@@ -27,9 +24,9 @@ class Verification(Settings):
 
     def problems(self) -> Iterator[Problem]:
         """Give a schedule or a share that can't be."""
-        if not _CRON.fullmatch(self.schedule):
-            yield ("schedule",), f"{self.schedule!r} isn't a schedule. Write minute, hour, day, month, weekday: 0 3 "
-            "* * *"
+        if not is_cron(self.schedule):
+            why = f"{self.schedule!r} isn't a schedule. Write minute, hour, day, month, weekday: 0 3 * * *"
+            yield ("schedule",), why
         try:
             limit = limit_of(self.sample, "sample")
         except ConfigurationError:
