@@ -97,10 +97,14 @@ def _environment(home: Path, project: Path) -> dict[str, str]:
     }
 
 
+def _folder(environment: Mapping[str, str]) -> str:
+    return environment["PYTHONPATH"].partition(":")[0]
+
+
 def _run(environment: Mapping[str, str], *arguments: str) -> None:
     subprocess.run(
         [BIN / "python", "-m", "examples.pizza_shop", *arguments],
-        cwd=environment["PYTHONPATH"].partition(":")[0],
+        cwd=_folder(environment),
         env=environment,
         check=True,
     )
@@ -130,7 +134,7 @@ def _send_broken(environment: Mapping[str, str], bootstrap: str) -> None:
 
 def _dead_letters(environment: Mapping[str, str]) -> int:
     command = [BIN / "kafka-lake", "status", "completed-pizzas", "--json"]
-    asked = subprocess.run(command, cwd=environment["PYTHONPATH"], env=environment, capture_output=True, check=False)
+    asked = subprocess.run(command, cwd=_folder(environment), env=environment, capture_output=True, check=False)
     return int(json.loads(asked.stdout)[0]["dead_letters"]) if asked.returncode == 0 else 0
 
 
@@ -146,7 +150,7 @@ def _maintain(environment: Mapping[str, str], running: Mapping[str, str]) -> Non
     command = [BIN / "dagster", "job", "execute", "-m", "pizza_shop.definitions", "-j", "maintain_tables"]
     subprocess.run(
         command,
-        cwd=environment["PYTHONPATH"],
+        cwd=_folder(environment),
         env=its,
         check=True,
         stdout=subprocess.DEVNULL,
