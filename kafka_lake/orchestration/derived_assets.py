@@ -13,7 +13,7 @@ from kafka_lake.orchestration.assets import Presentation
 from kafka_lake.orchestration.checks import rule_check_spec
 from kafka_lake.orchestration.heartbeat import heartbeat
 from kafka_lake.orchestration.keys import default_key, key_of, op_name, pool_name
-from kafka_lake.orchestration.metadata import SPEC, metadata_of, table_address
+from kafka_lake.orchestration.metadata import SPEC, metadata_of, table_address, table_name
 from kafka_lake.orchestration.steps import as_failures, run_choices
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _metadata(spec: DerivedTable, report: "DeriveReport", catalog: "LakeCatalog"
 
     table = catalog.table(spec.identifier)
     metadata: dict[str, Any] = {
-        **table_address(spec.identifier),
+        **table_name(spec.identifier),
         **(about_table(table, catalog, spec.identifier) if table is not None else {}),
         "class": _CLASSES[spec.write],
         "rows_added": report.rows,

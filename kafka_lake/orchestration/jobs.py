@@ -49,8 +49,8 @@ def build_maintenance_job(cluster: str | None = None) -> Any:
         of_cluster(JOB, cluster),
         selection=_HealthChecks(cluster),
         tags={MAINTENANCE_TAG: "all tables"},
-        description="Small files are compacted, old snapshots and rows expire, old files are moved, where the settings "
-        f"maintenance: ask for it. The check {TABLE_HEALTH} of each table says what was done.",
+        description="Compacts small files, and expires old snapshots and rows, by the tables' `maintenance:` settings. "
+        f"The check `{TABLE_HEALTH}` of each table reports what was done.",
     )
 
 
@@ -85,10 +85,10 @@ def build_health_check(spec: TopicTable, topic: TopicTable) -> dg.AssetChecksDef
     check = dg.AssetCheckSpec(
         TABLE_HEALTH,
         asset=key,
-        description="Warns if a table's maintenance is long overdue. The job "
-        f"{of_cluster(JOB, spec.cluster)}, which sensor {of_cluster('kafka_maintenance', spec.cluster)} asks for, "
-        "compacts small files of the table and of those beside it, and expires old snapshots"
-        f"{' and rows' if spec.maintenance.row_retention else ''} expire; the result says what was done.",
+        description="Warns if the table's maintenance is long overdue. The sensor "
+        f"{of_cluster('kafka_maintenance', spec.cluster)} requests runs of the job {of_cluster(JOB, spec.cluster)}, "
+        "which compacts small files of the table and of its dead letters, and expires old snapshots"
+        f"{' and rows' if spec.maintenance.row_retention else ''}. The result reports what was done.",
     )
 
     @dg.multi_asset_check(

@@ -24,7 +24,7 @@ from kafka_lake.formats.task.error_classes import SAMPLE_CHARACTERS
 from kafka_lake.ingest.report import Figures, PartitionReport, RunReport
 from kafka_lake.orchestration.how_to_read import how_to_read_page
 from kafka_lake.orchestration.keys import topic_key
-from kafka_lake.orchestration.metadata import in_a_window, records, table_address
+from kafka_lake.orchestration.metadata import in_a_window, records, table_name
 from kafka_lake.runtime.commit import moment
 from kafka_lake.spec.topic_table import TopicTable
 
@@ -188,7 +188,7 @@ def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog,
     """Return what describes a table, and the partitions and dead letters of a report."""
     lags = report.lags()
     metadata: dict[str, Any] = {
-        **table_address(spec.identifier),
+        **table_name(spec.identifier),
         "lag": sum(lags.values()),
         "by_partition": records(_line(part, bool(spec.topics)) for part in report.partitions()),
         **({f"lag_of_{topic}": lag for topic, lag in lags.items()} if spec.topics else {}),

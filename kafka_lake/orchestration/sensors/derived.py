@@ -61,8 +61,8 @@ def build_derived_sensor(interval_seconds: int, running: bool) -> dg.SensorDefin
         minimum_interval_seconds=interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
         description="Compares the snapshots of upstream tables with those that derived tables were computed from, "
-        "and requests a run for each derived table that is behind, at most once in the duration of its every:. "
-        "Tables with a cron expression in every: have a schedule instead.",
+        "and requests a run for each derived table that is behind, at most once in the duration of its `every`. "
+        "Tables with a cron expression in `every` have a schedule instead.",
     )
     def derived_tables(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         resources: Any = context.resources

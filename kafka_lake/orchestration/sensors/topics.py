@@ -145,7 +145,7 @@ def _description(pace: Pace) -> str:
         "records. Topics that are due together share runs. If the sensor is stopped, no further runs start; running "
         "ones continue. "
         f"{catch_up if pace.catch_up else ''}"
-        f"A continuous run continues for the time that its topic sets, its tag {CONTINUOUS_TAG} says until when. "
+        f"A continuous run continues for the time that its topic sets; its tag {CONTINUOUS_TAG} shows until when. "
         "To end a run at once, terminate it on the Runs page: what it has committed stays, the rest is read later."
     )
 
