@@ -91,7 +91,6 @@ def _environment(home: Path, project: Path) -> dict[str, str]:
     return {
         **kept,
         **ports,
-        "KAFKA_LAKE_SAMPLE_ROWS": "5",
         "KAFKA_LAKE_HOME": str(home),
         "PYTHONPATH": f"{project}:{ROOT}",
     }
