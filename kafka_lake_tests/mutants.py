@@ -14,38 +14,6 @@ from rich.console import Console
 from rich.table import Table
 
 _LEAST = 0.9
-_SPARK = "statements and frames of Spark: integration/test_replay_and_reset.py and test_reconcile.py hold them"
-_SENTENCE = "parts of sentences, and what only a log line says"
-_EQUAL = "the same for every input: another branch, or the default, gives it too"
-_SPARK_OR_EQUAL = "a scan of Spark (integration/test_exactly_once.py holds it); others are the same for every input"
-_SENTENCE_OR_EQUAL = "what an error says to do next; the others are the same for every input"
-# Why the tests let them live, for those that were looked at. A function that isn't here is to be looked at.
-_REASONS = {
-    "ingest.dead_letters.reconcile.x_reconcile": _SPARK,
-    "ingest.dead_letters.reconcile.x__change": _SPARK,
-    "ingest.dead_letters.reconcile.x__audit": _SPARK,
-    "ingest.dead_letters.reconcile.x__places": _SPARK,
-    "ingest.dead_letters.reconcile.x__take_out": _SPARK,
-    "ingest.dead_letters.reconcile.x_published_keys": _SPARK,
-    "ingest.audit.x__staged_partitions": _SPARK,
-    # The column of a scan; a falsy value for another one; the text for a snapshot without a position, refused anyway.
-    "ingest.audit.x_audit": _SPARK_OR_EQUAL,
-    # A history without a snapshot; a falsy value for another one; a number that only the marked snapshot itself has.
-    "ingest.dead_letters.pending.x_unreconciled": _EQUAL,
-    # The remedy of a loss; the beginning of a partition that neither position nor watermarks know.
-    "ingest.plan.append.x_backlog": _SENTENCE_OR_EQUAL,
-    "ingest.audit.x_partitions_of": _EQUAL,
-    "ingest.audit.x_schema_evolution": _SENTENCE,
-    "ingest.plan.identity.x_untold": _SENTENCE,
-    "ingest.plan.identity.x_unsure": _SENTENCE,
-    "ingest.plan.identity.x_another_topic": _SENTENCE,
-    "ingest.plan.changes.x_replacement": _EQUAL,
-    "lake.positions.x__counted": _EQUAL,
-    "lake.branches.xǁStagingBranchǁ_publish": _SENTENCE,
-    "lake.branches.x__again": "how long it waits between two attempts",
-    "ingest.publish.x_publish": "when a commit became visible, which is only shown",
-    "components.sensors.requests.x_work_of": "the text of a fingerprint, which is only compared with itself",
-}
 
 
 def main() -> None:
@@ -70,8 +38,7 @@ def main() -> None:
     table.add_row("all", *_figures(whole))
     console.print(table)
     for function, count in survivors.most_common():
-        name = function.removeprefix("kafka_lake.")
-        console.print(f"{count:4} {name}: {_REASONS.get(name, 'to be looked at')}", highlight=False, soft_wrap=True)
+        console.print(f"{count:4} {function.removeprefix('kafka_lake.')}", highlight=False, soft_wrap=True)
     print(f"{whole.total():,} mutants, {whole['survived']:,} survived, {_score(whole):.0%} noticed")
     if _score(whole) < _LEAST:
         sys.exit(1)
