@@ -331,6 +331,16 @@ def test_letters_are_delivered_from_a_table_whose_maker_died() -> None:
     assert world.run(Attempt("dead_letter_replay")) is not None
 
 
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_first_run_survives_a_commit_that_fails(nth: int) -> None:
+    world = World()
+    world.do("produce", (0, ["bad-poison"]))
+    world.run(Attempt(events=(Event("before commit", nth, "fail"),)))
+    assert world.reported["fail"] == 1
+    world.finish()
+    assert not world.violations
+
+
 def test_a_publication_without_an_answer_is_a_commit() -> None:
     world = World()
     world.do(*GOOD)

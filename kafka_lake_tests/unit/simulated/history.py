@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType, StructType
@@ -117,6 +118,8 @@ class Metadata:
     properties: tuple[()] = ()
     # Spark writes the tables of this version.
     format_version: int = 3
+    # No table is dropped and made again.
+    table_uuid: UUID = UUID(int=0)
 
     @property
     def snapshots(self) -> list[Snapshot]:
