@@ -33,10 +33,10 @@ $(STAMP): requirements.lock pyproject.toml kafka_lake/engine/ivy.xml
 	[ -x $(BIN)/python ] || $$python -m venv $(VENV)
 	@# The lock is complete, and pip's check for hashes fails on packages with extras unless it has --no-deps.
 	@if command -v uv >/dev/null; then \
-	  VIRTUAL_ENV=$(VENV) uv pip install --quiet --compile-bytecode --no-deps --require-hashes -r requirements.lock && \
+	  VIRTUAL_ENV=$(VENV) uv pip install --quiet --no-deps --require-hashes -r requirements.lock && \
 	  VIRTUAL_ENV=$(VENV) uv pip install --quiet --no-deps --no-build-isolation -e .; \
 	else \
-	  $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock && \
+	  $(BIN)/python -m pip install --quiet --no-compile --no-deps --require-hashes -r requirements.lock && \
 	  $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .; \
 	fi
 	@$(BIN)/python -m kafka_lake.engine.jars
