@@ -118,8 +118,11 @@ class Metadata:
     properties: tuple[()] = ()
     # Spark writes the tables of this version.
     format_version: int = 3
-    # No table is dropped and made again.
-    table_uuid: UUID = UUID(int=0)
+
+    @property
+    def table_uuid(self) -> UUID:
+        """Return the identity of each table: none is dropped and made again."""
+        return UUID(int=0)
 
     @property
     def snapshots(self) -> list[Snapshot]:
