@@ -10,6 +10,7 @@ from kafka_lake.cdc.task.debezium import NOT_AN_ENVELOPE, no_envelope
 from kafka_lake.errors import SchemaNotSupportedError
 from kafka_lake.formats.avro.task.readers import ISO_TEXTS, VARIABLE_SCALE_DECIMAL
 from kafka_lake.formats.registered import REMEDY, Registered, inlined
+from kafka_lake.formats.task.framing import SchemaId
 from kafka_lake.kafka.registry import WriterSchema
 
 _NAME = "connect.name"
@@ -29,7 +30,7 @@ _LOGICAL: Mapping[tuple[str, str], str] = MappingProxyType(
 )
 """Avro type and Connect's name → the logical type."""
 
-Fetch = Callable[[int], WriterSchema]
+Fetch = Callable[[SchemaId], WriterSchema]
 
 
 def envelopes_and_keys(fetch: Fetch) -> tuple[Registered, Registered]:

@@ -17,6 +17,7 @@ from kafka_lake.errors import TableError
 from kafka_lake.formats.columns import Target, columns_of, nullable_all
 from kafka_lake.formats.decoder import Decoder, Learned, observed_in_tasks
 from kafka_lake.formats.task.decoded import NOTHING, Observed
+from kafka_lake.formats.task.framing import framed
 
 _INSPECTED = 100
 _OF_MYSQL = ("maxwell", "canal")
@@ -228,7 +229,8 @@ class Changes(Decoder):
     def _fields_of(self, key: bytes) -> tuple[str, ...]:
         if self.keys is None:
             return key_fields(key)
-        return self.keys.fields_of_schema().get(int.from_bytes(key[1:5], "big"), ())
+        found = framed(key)
+        return self.keys.fields_of_schema().get(found[0], ()) if found else ()
 
 
 def _column_of(field: str, target: Target) -> str:

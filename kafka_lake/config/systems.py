@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kafka_lake.catalog.catalog_properties import CatalogSettings
     from kafka_lake.catalog.lake_catalog import LakeCatalog
     from kafka_lake.kafka.cluster import KafkaCluster
-    from kafka_lake.kafka.registry import SchemaRegistry
+    from kafka_lake.kafka.registry import SchemaSource
     from kafka_lake.runtime.context import Connections
 
 
@@ -141,7 +141,7 @@ class Kafka(BaseModel):
 
 
 class Registry(BaseModel):
-    """A schema registry that speaks Confluent's API, or none.
+    """A schema registry that speaks Confluent's API, AWS Glue's, or none.
 
     What the environment sets (``KAFKA_LAKE_SCHEMA_REGISTRY_URL``, ``KAFKA_LAKE_REGISTRY_*``) is read when a client is
     made, so that it is part of no stored configuration; ``properties`` given here win over it. A cluster with a name
@@ -157,7 +157,7 @@ class Registry(BaseModel):
     )
     timeout: float = Field(default=10.0, gt=0, description="Timeout of a request to the registry, in seconds.")
 
-    def registry(self) -> SchemaRegistry | None:
+    def registry(self) -> SchemaSource | None:
         """Return a client; None if no ``url`` is set, which is how a deployment without a registry is configured.
 
         Raises:
@@ -172,10 +172,13 @@ class Registry(BaseModel):
         shared = {**properties_from_env(), **own}
         return self._client(shared, None) if shared.get("url") else None
 
-    def _client(self, properties: Mapping[str, str], cluster: str | None) -> SchemaRegistry:
+    def _client(self, properties: Mapping[str, str], cluster: str | None) -> SchemaSource:
+        from kafka_lake.kafka.glue_registry import SCHEME, GlueSchemaRegistry
         from kafka_lake.kafka.registry import SchemaRegistry
 
         try:
+            if properties["url"].startswith(f"{SCHEME}:"):
+                return GlueSchemaRegistry(properties, self.timeout)
             return SchemaRegistry(properties, self.timeout, cluster)
         except ConfigurationError as error:
             raise own_variables(error, cluster) from None

@@ -14,8 +14,9 @@ from kafka_lake.formats.columns import spark_type
 from kafka_lake.formats.json.task.text import NotJsonError, TooDeepError, parse, refuse_twice
 from kafka_lake.formats.json.task.types import TIMES, kind_of, merged, settled
 from kafka_lake.formats.registered import Part, writer_of
-from kafka_lake.formats.task.registered import GLUE_FORMAT, GLUE_HEADER, GLUE_NOT_READ, GLUE_STARTS, message_indexes
-from kafka_lake.kafka.registry import SchemaRegistry, SchemaType, WriterSchema
+from kafka_lake.formats.task.framing import SchemaId, framed, framing_of
+from kafka_lake.formats.task.registered import by_age, schema_label
+from kafka_lake.kafka.registry import SchemaSource, SchemaType, WriterSchema
 from kafka_lake.spec.topic_table import Envelope
 
 
@@ -66,7 +67,6 @@ def columns_of(objects: Iterable[dict[str, Any]]) -> tuple[Column, ...]:
 # So few records may be of another format, and become dead letters; with more, another format is more likely.
 _STRAY_IN = 10
 
-_HEADER = 5
 # Registries count from 1, Confluent's cloud from 100,001. Greater numbers are something else, and so are eight bytes: a
 # long, whose first bytes are zero.
 _LARGEST_LIKELY_ID = 10_000_000
@@ -122,14 +122,14 @@ class Schemas:
         trouble: Why the registry isn't used and what to do; empty if it is.
     """
 
-    registry: SchemaRegistry | None
+    registry: SchemaSource | None
     trouble: str = field(init=False)
-    _known: dict[int, WriterSchema | None] = field(init=False, default_factory=dict)
+    _known: dict[SchemaId, WriterSchema | None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.trouble = "" if self.registry else "Configure KAFKA_LAKE_SCHEMA_REGISTRY_URL to know what they are."
 
-    def of(self, schema_id: int) -> WriterSchema | None:
+    def of(self, schema_id: SchemaId) -> WriterSchema | None:
         """Return the schema of an id; None if it is unknown, or the registry can't be used."""
         if self.registry is not None and not self.trouble and schema_id not in self._known:
             try:
@@ -156,31 +156,38 @@ def guess(contents: Sequence[bytes], part: Part, schemas: Schemas) -> Guess:
     return _without_ids(contents, part)
 
 
-def schema_id(content: bytes) -> int | None:
-    r"""Return the schema id that bytes in a registry's wire format begin with; None for other bytes.
+def schema_id(content: bytes) -> SchemaId | None:
+    r"""Return the schema id of bytes in a registry's wire format; None for other bytes.
 
     >>> schema_id(b"\x00\x00\x00\x00\x07payload"), schema_id(b'{"id": 7}')
     (7, None)
     """
-    if len(content) <= _HEADER or content[0] != 0:
-        return None
-    return int.from_bytes(content[1:_HEADER], "big") or None
+    id_, payload = _framed(content)
+    return id_ if payload else None
+
+
+def _framed(content: bytes) -> tuple[SchemaId | None, bytes]:
+    try:
+        return framed(content) or (None, b"")
+    except ValueError:
+        return None, b""
 
 
 def _few(strays: int, contents: Sequence[bytes]) -> bool:
     return strays * _STRAY_IN <= len(contents)
 
 
-def _likely(contents: Sequence[bytes], ids: Sequence[int]) -> bool:
+def _likely(contents: Sequence[bytes], ids: Sequence[SchemaId]) -> bool:
     """Return whether contents look like the wire format, without a registry that knows their ids."""
-    return max(ids) <= _LARGEST_LIKELY_ID and any(len(content) != _LONG_BYTES for content in contents)
+    numbers = [id_ for id_ in ids if isinstance(id_, int)]
+    return max(numbers, default=0) <= _LARGEST_LIKELY_ID and any(len(content) != _LONG_BYTES for content in contents)
 
 
 def _registered(
-    contents: Sequence[bytes], ids: Sequence[int | None], known: Mapping[int, WriterSchema], part: Part
+    contents: Sequence[bytes], ids: Sequence[SchemaId | None], known: Mapping[SchemaId, WriterSchema], part: Part
 ) -> Guess:
     """Return the guess for contents whose schemas the registry has."""
-    kind_of: dict[int | None, SchemaType] = {number: schema.kind for number, schema in known.items()}
+    kind_of: dict[SchemaId | None, SchemaType] = {number: schema.kind for number, schema in known.items()}
     counted = Counter(kind_of.get(id_) for id_ in ids)
     nouns: dict[_Noun, int] = {}
     for kind, count in counted.most_common():
@@ -192,11 +199,11 @@ def _registered(
     remarks = [*_strays(counted[None], part)]
     for number, schema in known.items():
         try:
-            fields = writer_of(schema, _message_prefix(contents[_last(ids, number)], schema)).fields.fields
+            fields = writer_of(schema, _message_prefix(number, contents[_last(ids, number)], schema)).fields.fields
         except SchemaNotSupportedError as error:
             remarks.append(str(error))
         except ValueError as error:
-            remarks.append(f"Schema id {number}: {error}.")
+            remarks.append(f"{schema_label(number)}: {error}.")
         else:
             for one in fields:
                 columns.setdefault(one.name.lower(), Column(one.name, ddl(one.dataType)))
@@ -206,25 +213,25 @@ def _registered(
     return Guess(format_, _counts(nouns, part), tuple(columns.values()), tuple(remarks), envelope=envelope)
 
 
-def _last(ids: Sequence[int | None], schema_id: int) -> int:
+def _last(ids: Sequence[SchemaId | None], schema_id: SchemaId) -> int:
     return max(index for index, id_ in enumerate(ids) if id_ == schema_id)
 
 
-def _message_prefix(content: bytes, schema: WriterSchema) -> bytes:
+def _message_prefix(number: SchemaId, content: bytes, schema: WriterSchema) -> bytes:
     if schema.kind != "PROTOBUF":
         return b""
-    payload = content[_HEADER:]
-    return payload[: message_indexes(payload)[1]]
+    _, payload = _framed(content)
+    return payload[: framing_of(number).message(payload)[1]]
 
 
-def _unknown_ids(contents: Sequence[bytes], ids: Sequence[int], part: Part, schemas: Schemas) -> Guess:
+def _unknown_ids(contents: Sequence[bytes], ids: Sequence[SchemaId], part: Part, schemas: Schemas) -> Guess:
     """Return the guess for contents in a wire format, if no registry knows their ids."""
     evidence_text = f"like a registry's wire format, {_named(ids)}"
     evidence = _counts({(f"looks {evidence_text}", f"look {evidence_text}"): len(contents)}, part)
     if not schemas.trouble:
         # They are of another registry, or it is a coincidence. Any bytes can be read as `bytes`.
         return Guess("bytes", evidence, remarks=("The registry doesn't have them.",))
-    payloads = [json_value(content[_HEADER:]) for content in contents]
+    payloads = [json_value(_framed(content)[1]) for content in contents]
     if all(isinstance(payload, dict) for payload in payloads):
         return Guess("json_schema", evidence, columns_of(payloads), (schemas.trouble,))
     return Guess("confluent", evidence, remarks=(schemas.trouble,))
@@ -232,13 +239,6 @@ def _unknown_ids(contents: Sequence[bytes], ids: Sequence[int], part: Part, sche
 
 def _without_ids(contents: Sequence[bytes], part: Part) -> Guess:
     """Return the guess for contents without schema ids."""
-    if _few(sum(not _is_glue(content) for content in contents), contents):
-        evidence_text = f"{GLUE_FORMAT[:1].lower()}{GLUE_FORMAT[1:]}"
-        return Guess(
-            "bytes",
-            _counts({(f"is {evidence_text}", f"are {evidence_text}"): len(contents)}, part),
-            remarks=(GLUE_NOT_READ,),
-        )
     values = [json_value(content) for content in contents]
     nouns = Counter(_noun(content, value) for content, value in zip(contents, values, strict=True))
     evidence = _counts(dict(nouns.most_common()), part)
@@ -277,10 +277,6 @@ def _is_debezium(schema: WriterSchema) -> bool:
     return {"before", "after", "source", "op"} <= names
 
 
-def _is_glue(content: bytes) -> bool:
-    return len(content) >= GLUE_HEADER and content.startswith(GLUE_STARTS)
-
-
 def _noun(content: bytes, value: Any) -> _Noun:
     if isinstance(value, dict | list):
         return _OBJECTS if isinstance(value, dict) else _ARRAYS
@@ -305,5 +301,7 @@ def _counts(nouns: Mapping[_Noun, int], part: Part) -> str:
     return ", ".join([most, *(f"{count} {noun[count != 1]}" for noun, count in rest)])
 
 
-def _named(ids: Sequence[int]) -> str:
-    return f"schema id{'' if len(ids) == 1 else 's'} {', '.join(map(str, sorted(ids)))}"
+def _named(ids: Sequence[SchemaId]) -> str:
+    first, *rest = sorted(ids, key=lambda id_: by_age((id_, b"")))
+    kind = schema_label(first).rpartition(" ")[0].lower()
+    return f"{kind}{'s' if rest else ''} {', '.join(schema_label(id_).rpartition(' ')[2] for id_ in (first, *rest))}"

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from kafka_lake.catalog.positions import TableState
     from kafka_lake.formats.columns import Target
     from kafka_lake.formats.decoder import Decoder
-    from kafka_lake.kafka.registry import SchemaRegistry, WriterSchema
+    from kafka_lake.formats.task.framing import SchemaId
+    from kafka_lake.kafka.registry import SchemaSource, WriterSchema
 
 
 PartName = Literal["value", "key"]
@@ -59,7 +60,7 @@ class Part:
     name: PartName
     declared: "Target | None" = None
     state: "TableState | None" = None
-    registry: "SchemaRegistry | None" = None
+    registry: "SchemaSource | None" = None
 
     @property
     def format(self) -> Format:
@@ -71,7 +72,7 @@ class Part:
         """The file with the schema of the values; None if a registry has it, as it has those of keys."""
         return self.spec.schema_file if self.name == "value" else None
 
-    def fetch_schema(self) -> "Callable[[int], WriterSchema]":
+    def fetch_schema(self) -> "Callable[[SchemaId], WriterSchema]":
         """Return the function that fetches a schema by its id."""
         if self.registry is None:
             raise ConfigurationError(

@@ -24,6 +24,7 @@ from kafka_lake.formats.task.batches import (
 from kafka_lake.formats.task.decoded import MESSAGE, NOTHING, Observed
 from kafka_lake.formats.task.decoders import RejectAll
 from kafka_lake.formats.task.error_classes import UNDECODABLE
+from kafka_lake.formats.task.framing import SchemaId
 from kafka_lake.formats.task.key import KeyDecoder
 
 COLUMN = "value"
@@ -93,7 +94,7 @@ class Decoder:
         """
         return None
 
-    def fields_of_schema(self) -> Mapping[int, tuple[str, ...]]:
+    def fields_of_schema(self) -> Mapping[SchemaId, tuple[str, ...]]:
         """Return the names of the fields by the id of a schema in the registry."""
         return {}
 

@@ -25,7 +25,8 @@ from kafka_lake.formats.protobuf.task.decoder import ProtobufDecoder
 from kafka_lake.formats.protobuf.task.schema import arrow_type
 from kafka_lake.formats.task.columns import Rules
 from kafka_lake.formats.task.decoded import Observed
-from kafka_lake.formats.task.registered import Key, RegisteredDecoder, key_of, message_indexes, name_of, no_schema
+from kafka_lake.formats.task.framing import SchemaId, framing_of
+from kafka_lake.formats.task.registered import Key, RegisteredDecoder, by_age, key_of, name_of, no_schema
 from kafka_lake.kafka.registry import SchemaType, WriterSchema
 
 REMEDY = "Use `format: bytes` and decode the values in a transform, or change the producer's schema."
@@ -94,7 +95,7 @@ class Writer:
 def writer_of(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE, message: str | None = None) -> Writer:
     """Return how values of a schema become fields."""
     if schema.kind == "PROTOBUF":
-        described = message_of(schema, name=message) if message else message_of(schema, message_indexes(prefix)[0])
+        described = message_of(schema, framing_of(schema.id or 0).message(prefix)[0], message)
         return Writer(schema, protobuf_type(described), message=described, prefix=prefix)
     kind = avro_type(schema) if schema.kind == "AVRO" else json_schema_type(schema)
     if isinstance(kind, T.StructType):
@@ -118,9 +119,7 @@ Part = Literal["value", "key"]
 
 @dataclass(frozen=True)
 class Registered(Decoder):
-    """Decodes values that begin with a schema id, as the serializers of schema registries write them.
-
-    The wire format is a zero byte, the id as four bytes, for Protobuf the message's indexes, and the value.
+    """Decodes values with a schema id, as the serializers of schema registries write them.
 
     Args:
         format: ``avro``, ``protobuf``, ``json_schema``, or ``confluent``: the ids decide.
@@ -133,15 +132,15 @@ class Registered(Decoder):
     """
 
     format: str
-    fetch: Callable[[int], WriterSchema]
-    writers: Mapping[tuple[int, bytes], Writer] = field(default_factory=lambda: MappingProxyType({}))
-    refused: Mapping[tuple[int, bytes], str] = field(default_factory=lambda: MappingProxyType({}))
-    protobuf: frozenset[int] = frozenset()
+    fetch: Callable[[SchemaId], WriterSchema]
+    writers: Mapping[Key, Writer] = field(default_factory=lambda: MappingProxyType({}))
+    refused: Mapping[Key, str] = field(default_factory=lambda: MappingProxyType({}))
+    protobuf: frozenset[SchemaId] = frozenset()
     part: Part = "value"
     rules: Rules = field(default_factory=Rules)
     json: Json = field(default_factory=Json)
 
-    def fields_of_schema(self) -> Mapping[int, tuple[str, ...]]:
+    def fields_of_schema(self) -> Mapping[SchemaId, tuple[str, ...]]:
         """Return the names of the fields by the id of a schema in the registry."""
         return {id_: tuple(writer.fields.fieldNames()) for (id_, _), writer in self.writers.items()}
 
@@ -151,7 +150,7 @@ class Registered(Decoder):
 
     def incoming(self) -> Sequence[tuple[str, T.StructType]]:
         """Return the known schemas, the oldest first, and the fields that JSON values have beyond them."""
-        known = [(writer.label, writer.fields) for _, writer in sorted(self.writers.items(), key=lambda item: item[0])]
+        known = [(writer.label, writer.fields) for _, writer in self.writers.items()]
         return [*known, *self.json.incoming()]
 
     def for_tasks(self, target: Target, max_record_bytes: int | None) -> Mapping[str, Any]:
@@ -194,7 +193,7 @@ class Registered(Decoder):
         strange = self._strange(seen)
         if not strange:
             return self
-        wiser = self.known(sorted({id_ for id_, prefix in strange if not prefix}), [key for key in strange if key[1]])
+        wiser = self.known([id_ for id_, prefix in strange if not prefix], [key for key in strange if key[1]])
         if wiser.protobuf != self.protobuf and records is not None:
             # Until now it wasn't known that message indexes follow these ids.
             strange = wiser._strange(wiser.looked(records))
@@ -212,7 +211,7 @@ class Registered(Decoder):
     def _strange(self, seen: Observed) -> list[Key]:
         keys = map(key_of, seen.schemas)
         known = {*self.writers, *self.refused, *((id_, b"") for id_ in self.protobuf)}
-        return sorted(key for key in keys if key not in known and (key[0], b"") not in self.refused)
+        return sorted({key for key in keys if key not in known and (key[0], b"") not in self.refused}, key=by_age)
 
     def _work(
         self,
@@ -228,11 +227,11 @@ class Registered(Decoder):
             "decoders": list(decoders),
             "schemas": dict(schemas),
             "refused": dict(refused),
-            "protobuf": sorted(self.protobuf),
+            "protobuf": sorted(self.protobuf, key=str),
             "max_bytes": max_record_bytes,
         }
 
-    def known(self, ids: Sequence[int], messages: Sequence[tuple[int, bytes]] = ()) -> "Registered":
+    def known(self, ids: Sequence[SchemaId], messages: Sequence[Key] = ()) -> "Registered":
         """Return a decoder that also knows these schemas."""
         writers, refused, protobuf = dict(self.writers), dict(self.refused), set(self.protobuf)
         expected = SCHEMA_TYPES.get(self.format)
@@ -252,11 +251,12 @@ class Registered(Decoder):
                 refused[key] = no_schema(id_)
             except SchemaNotSupportedError as error:
                 refused[key] = str(error)
+        writers = dict(sorted(writers.items(), key=lambda item: by_age(item[0])))
         return replace(self, writers=writers, refused=refused, protobuf=frozenset(protobuf))
 
     def snapshot_properties(self) -> Mapping[str, str]:
         """Return the ids of the known schemas."""
-        return {MARKS[self.part]: ",".join(map(name_of, self._keys()))} if self.writers else {}
+        return {MARKS[self.part]: ",".join(map(name_of, self.writers))} if self.writers else {}
 
     def remembering(self, mark: str) -> "Registered":
         """Return a decoder that knows the schemas of a snapshot property."""
@@ -266,17 +266,14 @@ class Registered(Decoder):
     def schema_counts(self, seen: Observed) -> Mapping[str, int]:
         """Return the number of values of each schema that has any."""
         counted = {key_of(name): count for name, count in seen.schemas.items()}
-        return {self.writers[key].label: counted[key] for key in self._keys() if key in counted}
+        return {self.writers[key].label: counted[key] for key in self.writers if key in counted}
 
     def not_stored(self) -> Mapping[str, str]:
         """Return what the JSON values of the last pass had that no column has."""
         return self.json.not_stored()
 
     def _json_keys(self) -> list[Key]:
-        return sorted(key for key, writer in self.writers.items() if writer.schema.kind == "JSON")
-
-    def _keys(self) -> list[Key]:
-        return sorted(self.writers)
+        return [key for key, writer in self.writers.items() if writer.schema.kind == "JSON"]
 
 
 MARKS: Mapping[Part, str] = MappingProxyType({"value": SCHEMA_IDS, "key": KEY_SCHEMA_IDS})

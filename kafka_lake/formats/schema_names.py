@@ -1,4 +1,4 @@
-"""The names of the schemas of values, by the schema ids in their first bytes."""
+"""The names of the schemas of values, by their first bytes."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +10,7 @@ from kafka_lake.errors import SchemaNotSupportedError, TableError, UnknownSchema
 from kafka_lake.formats.avro.task.schema import full_name
 from kafka_lake.formats.protobuf.schema import message_of
 from kafka_lake.formats.registered import ROOT_MESSAGE
-from kafka_lake.formats.task.registered import HEADER, message_indexes
+from kafka_lake.formats.task.framing import FRAMINGS, Framing, SchemaId, message_indexes
 from kafka_lake.kafka.registry import WriterSchema
 
 _INDEX_BYTES = 5
@@ -18,11 +18,11 @@ _INDEX_BYTES = 5
 _INDEX_IN_HEX = "(?:[0-7][02468ACE]|[89A-F][02468ACE](?:[89A-F].){0,3}[0-7].)"
 
 
-def index_prefix(value: Column) -> Column:
+def index_prefix(value: Column, skipped: int) -> Column:
     """Return the bytes with a value's message indexes, for `message_indexes`; null if there are none."""
-    first = F.hex(F.substring(value, HEADER + 1, 1))
+    first = F.hex(F.substring(value, skipped + 1, 1))
     count = F.shiftright(F.conv(first, 16, 10).cast("int"), 1)
-    rest = F.hex(F.substr(value, F.lit(HEADER + 2), count * _INDEX_BYTES))
+    rest = F.hex(F.substr(value, F.lit(skipped + 2), count * _INDEX_BYTES))
     pattern = F.concat(F.lit(f"^({_INDEX_IN_HEX}){{"), count.cast("string"), F.lit("}"))
     indexes = F.when(count == 0, F.lit("")).otherwise(F.regexp_substr(rest, pattern))
     return F.when(first.rlike("^[0-7][02468ACE]$"), F.unhex(F.concat(first, indexes)))
@@ -60,12 +60,12 @@ def schema_name(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE) -> str | Non
     return parsed if isinstance(parsed, str) and "." in parsed else None
 
 
-def names_in(records: DataFrame, topic: str, fetch: Callable[[int], WriterSchema]) -> SchemaNames:
+def names_in(records: DataFrame, topic: str, fetch: Callable[[SchemaId], WriterSchema]) -> SchemaNames:
     """Return the names of the schemas of records' values, by the first bytes of the values."""
     value = F.col("value")
-    ids = records.select(schema_id(value).alias("id")).filter("id is not null").distinct()
-    id_list = sorted(row["id"] for row in ids.limit(_MOST_IDS + 1).collect())
-    if len(id_list) > _MOST_IDS:
+    found = records.select(_start(value).alias("start")).filter("start is not null").distinct()
+    starts = sorted(bytes(row["start"]) for row in found.limit(_MOST_IDS + 1).collect())
+    if len(starts) > _MOST_IDS:
         raise TableError(
             f"Topic {topic}: where: schema: the values of one commit begin with more than {_MOST_IDS} "
             "different schema ids.",
@@ -73,15 +73,21 @@ def names_in(records: DataFrame, topic: str, fetch: Callable[[int], WriterSchema
             "or sql: in "
             "where:.",
         )
-    schemas = dict(_fetched(id_list, fetch))
-    names = {_start(id_): schema_name(schema) for id_, schema in schemas.items() if schema.kind != "PROTOBUF"}
-    if protobuf := [id_ for id_, schema in schemas.items() if schema.kind == "PROTOBUF"]:
-        chosen = records.filter(schema_id(value).isin(protobuf))
-        prefixes = chosen.select(schema_id(value).alias("id"), index_prefix(value).alias("prefix"))
-        for row in prefixes.filter("prefix is not null").distinct().limit(_MOST_IDS).collect():
-            prefix = bytes(row["prefix"])
-            names[_start(row["id"]) + prefix] = schema_name(schemas[row["id"]], prefix)
-    unknown = dict.fromkeys(_start(id_) for id_ in id_list if id_ not in schemas)
+    schemas = dict(_fetched(starts, fetch))
+    names = {start: schema_name(schema) for start, schema in schemas.items() if schema.kind != "PROTOBUF"}
+    for framing in FRAMINGS:
+        protobuf = [start for start in schemas.keys() - names.keys() if _framing(start) is framing]
+        if protobuf and framing.message is not message_indexes:
+            raise TableError(
+                f"Topic {topic}: where: schema: messages of Protobuf in this registry's format have no names here.",
+                "Nothing was read into a table. Use header: or sql: in where:.",
+            )
+        chosen = records.select("value", _start(value).alias("start")).filter(F.col("start").isin(protobuf))
+        prefixes = chosen.select("start", index_prefix(value, framing.size).alias("prefix")) if protobuf else None
+        for row in prefixes.filter("prefix is not null").distinct().limit(_MOST_IDS).collect() if prefixes else ():
+            start, prefix = bytes(row["start"]), bytes(row["prefix"])
+            names[start + prefix] = schema_name(schemas[start], prefix)
+    unknown = dict.fromkeys(start for start in starts if start not in schemas)
     return {**{start: name for start, name in names.items() if name is not None}, **unknown}
 
 
@@ -94,20 +100,28 @@ def name_of(value: Column, names: SchemaNames) -> Column:
     return column
 
 
-def schema_id(value: Column) -> Column:
-    """Return the schema id at the start of a value; null if it has no header."""
-    framed = (F.octet_length(value) >= HEADER) & (F.substring(value, 1, 1) == F.lit(b"\x00"))
-    return F.when(framed, F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("bigint"))
+def _start(value: Column) -> Column:
+    """Return the bytes of a value up to its schema id; null if it is in no framing."""
+    ids = [
+        F.when(
+            (F.octet_length(value) >= framing.size) & (F.substring(value, 1, len(start)) == F.lit(start)),
+            F.substring(value, 1, framing.size),
+        )
+        for framing in FRAMINGS
+        for start in framing.starts
+    ]
+    return F.coalesce(*ids)
 
 
-def _fetched(ids: list[int], fetch: Callable[[int], WriterSchema]) -> Iterator[tuple[int, WriterSchema]]:
-    for id_ in ids:
+def _framing(start: bytes) -> Framing:
+    return next(framing for framing in FRAMINGS if start.startswith(framing.starts))
+
+
+def _fetched(starts: list[bytes], fetch: Callable[[SchemaId], WriterSchema]) -> Iterator[tuple[bytes, WriterSchema]]:
+    for start in starts:
         try:
-            yield id_, fetch(id_)
+            if (id_ := _framing(start).id_of(start)) is not None:
+                yield start, fetch(id_)
         except UnknownSchemaError:
             # Values with this id match no table.
             continue
-
-
-def _start(id_: int) -> bytes:
-    return b"\x00" + id_.to_bytes(4, "big")

@@ -11,16 +11,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 from urllib.parse import urlsplit, urlunsplit
 
 from kafka_lake.common import environment
 from kafka_lake.common.environment import own_variables
+from kafka_lake.common.text import counted
 from kafka_lake.errors import (
     ConfigurationError,
     KafkaLakeError,
     RegistryError,
     RegistryRefusedError,
+    SchemaNotSupportedError,
     UnknownSchemaError,
 )
 
@@ -65,21 +67,35 @@ class WriterSchema:
             FileDescriptorProto: registries return both.
         references: Texts of the schemas that it refers to, transitively, by the name used in the text. Each comes
             before those that refer to it.
-        id: None for a schema from a file.
+        id: None for a schema from a file; text for ids of other kinds than Confluent's numbers.
         subject: None if unknown, like ``version``.
     """
 
     kind: SchemaType
     text: str
     references: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    id: int | None = None
+    id: int | str | None = None
     subject: str | None = None
     version: int | None = None
 
     @property
     def label(self) -> str:
-        """Return its name in messages: ``schema id 7`` or ``the schema file``."""
-        return "the schema file" if self.id is None else f"schema id {self.id}"
+        """Return its name in messages: ``schema id 7``, ``schema version 4c1f…`` or ``the schema file``."""
+        if self.id is None:
+            return "the schema file"
+        return f"schema {self.id}" if isinstance(self.id, str) else f"schema id {self.id}"
+
+
+class SchemaSource(Protocol):
+    """What a run asks of a schema registry."""
+
+    url: str
+
+    def by_id(self, schema_id: int | str, subject: str | None = None) -> WriterSchema:
+        """Return the schema of an id, as a record has it. Raises `RegistryError`, or `SchemaNotSupportedError`."""
+
+    def state(self) -> str:
+        """Return the address, and what is there; raises `RegistryError` if the registry doesn't answer."""
 
 
 def properties_from_env(environ: Mapping[str, str] | None = None, cluster: str | None = None) -> dict[str, str]:
@@ -152,8 +168,13 @@ class SchemaRegistry:
                 _PROPERTIES,
             ) from None
 
-    def by_id(self, schema_id: int, subject: str | None = None) -> WriterSchema:
+    def by_id(self, schema_id: int | str, subject: str | None = None) -> WriterSchema:
         """Return the schema of an id, as the header of a record has it. It is requested once and then cached."""
+        if isinstance(schema_id, str):
+            raise SchemaNotSupportedError(
+                f"Schema {schema_id} is of AWS Glue Schema Registry, and the registry is {self.url}",
+                "Set KAFKA_LAKE_SCHEMA_REGISTRY_URL=glue://REGION.",
+            )
         context = _context(subject)
         known = self._schemas.get((schema_id, context))
         return known or self._schemas.setdefault((schema_id, context), self._fetched(schema_id, context))
@@ -165,6 +186,10 @@ class SchemaRegistry:
         return version and self._schema(
             what, version.schema, schema_id=version.schema_id, subject=subject, version=version.version
         )
+
+    def state(self) -> str:
+        """Return the number of subjects, and the address. Raises as `latest` does."""
+        return f"{counted(len(self.subjects()), 'subject')} at {self.url}"
 
     def versions(self, subject: str) -> list[int]:
         """Return the versions of a subject, ascending; none if there is no such subject. Raises as `latest` does."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kafka_lake.common.records import Probe
     from kafka_lake.engine.frames import Frames
     from kafka_lake.kafka.cluster import KafkaCluster
-    from kafka_lake.kafka.registry import SchemaRegistry
+    from kafka_lake.kafka.registry import SchemaSource
     from kafka_lake.runtime.commit import Commit
     from kafka_lake.runtime.decode_options import Decoding
     from kafka_lake.runtime.plan import Plan
@@ -192,7 +192,7 @@ class Connections:
     catalog: LakeCatalog
     spark: Callable[[], Any]
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    registry: SchemaRegistry | None = None
+    registry: SchemaSource | None = None
     frames: Frames = field(default_factory=_Frames)  # type: ignore[assignment]
     record_sizes: Callable[[KafkaCluster, str, Sequence[OffsetRange], int], list[Probe]] = _record_sizes
 

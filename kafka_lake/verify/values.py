@@ -24,7 +24,7 @@ from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.formats.base import Part
 from kafka_lake.formats.registered import FromFile, Registered
 from kafka_lake.formats.rows import change_columns
-from kafka_lake.formats.task.registered import HEADER
+from kafka_lake.formats.task.framing import framed
 from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.snapshot_rows import Database, quoted
 from kafka_lake.spec.topic_table import TopicTable
@@ -267,11 +267,11 @@ def reader_of(part: Part) -> Callable[[bytes], Any]:
     by_id = {key: reader_of_schema(writer) for key, writer in decoder.writers.items()}
 
     def read(value: bytes) -> Any:
-        number = int.from_bytes(value[1:HEADER], "big")
-        for (id_, prefix), reader in by_id.items():
-            if id_ == number and value[HEADER:].startswith(prefix):
-                return reader(value[HEADER + len(prefix) :])
-        raise ValueError(f"schema id {number} is unknown")
+        id_, content = framed(value) or (None, b"")
+        for (known, prefix), reader in by_id.items():
+            if known == id_ and content.startswith(prefix):
+                return reader(content[len(prefix) :])
+        raise ValueError(f"schema id {id_} is unknown")
 
     return read
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.formats.schema_names import index_prefix
-from kafka_lake.formats.task.registered import message_indexes
+from kafka_lake.formats.task.framing import message_indexes
 from kafka_lake.orchestration.resources import SparkResource
 
 pytestmark = pytest.mark.integration
@@ -46,7 +46,7 @@ def test_the_prefix_is_cut_as_serializers_write_it(frame: Callable[..., DataFram
     odd += [b"\x02\x80\x80\x80\x80\x80\x01", b"\x04\x80\x01\x80"]
     bad = [*[header + item for item in odd], b"", b"\x00", None]
     rows = frame([*[header + framed(*item) + payload for item in good], header + framed(5), *bad])
-    found = collected(rows.select("id", index_prefix(F.col("value")).alias("prefix")))
+    found = collected(rows.select("id", index_prefix(F.col("value"), 5).alias("prefix")))
     prefixes = [row["prefix"] for row in found]
     assert prefixes == [*[framed(*item) for item in good], framed(5), *[None] * len(bad)]
     assert [message_indexes(prefix)[0] for prefix in prefixes[: len(good)]] == good

@@ -37,6 +37,7 @@ from kafka_lake.formats.json.task.text import NotJsonError, TooDeepError, dumps,
 from kafka_lake.formats.task.decoded import NOTHING as NOTHING_OBSERVED
 from kafka_lake.formats.task.decoded import Decoded, Observed
 from kafka_lake.formats.task.error_classes import NO_OLD_KEY, NO_ORDER, NOT_A_CHANGE, OTHER_KEY
+from kafka_lake.formats.task.framing import SchemaId
 
 _NAMES = ("db", "schema", "table", "collection")
 _TEXTS = ("connector", "sequence", "file", "commit_lsn", "change_lsn", "scn", "commit_scn", "snapshot", *_NAMES)
@@ -48,7 +49,6 @@ _ENVELOPE = {"before", "after", "source", "op"}
 LAST_MILLISECOND = 253_402_300_799_999
 _SOURCE_SHAPE = {**dict.fromkeys(_TEXTS, "VARCHAR"), **dict.fromkeys(_NUMBERS, "BIGINT")}
 _SHAPE = {"before": "JSON", "after": "JSON", "op": "VARCHAR", "source": _SOURCE_SHAPE}
-_HEADER = 5
 NOT_AN_ENVELOPE = "is not an envelope of Debezium"
 """Part of the message about schemas of other values."""
 _SEQUENCE = r'^\["?(?P<commit>[0-9]{1,18}|null)"?(?:,\s*"?(?P<change>[0-9]{1,18}|null)"?)?\]$'
@@ -260,13 +260,13 @@ class DebeziumAvro(Debezium):
     def __init__(
         self,
         *parts: Any,
-        key_fields: Mapping[int, Sequence[str]],
+        key_fields: Mapping[SchemaId, Sequence[str]],
         columns: Mapping[str, Sequence[str]],
         **settings: Any,
     ) -> None:
         super().__init__(*parts, **settings)
         self._columns, self._key_names = columns, list(key_fields.values())
-        self._key_ids = pa.array([id_.to_bytes(_HEADER - 1, "big") for id_ in key_fields], pa.binary())
+        self._key_numbers = {id_: number for number, id_ in enumerate(key_fields)}
 
     def _members(self, batch: pa.RecordBatch, errors: Errors) -> _Members:
         envelopes = self._rows.decode_records(batch)
@@ -277,7 +277,7 @@ class DebeziumAvro(Debezium):
         members = fields_of(envelopes.rows)
         after, before = members["after"], members["before"]
         keys = self._keys.decode_records(with_value(batch, batch.column("key")))
-        ids = pc.index_in(pc.binary_slice(batch.column("key"), 1, _HEADER), self._key_ids)
+        kinds = self._keys.schema_numbers(batch.column("key"), self._key_numbers)
         none = pa.nulls(len(batch), pa.string())
 
         def decoded(rows: pa.StructArray, mask: np.ndarray) -> Decoded:
@@ -290,7 +290,7 @@ class DebeziumAvro(Debezium):
             after=partial(decoded, after),
             has_before=mask_of(before),
             before=partial(decoded, before),
-            keys=Keys(keys, pc.fill_null(ids, -1).to_numpy(zero_copy_only=False), self._key_names, self._fields),
+            keys=Keys(keys, kinds, self._key_names, self._fields),
             observed=replace(envelopes.seen, key=keys.seen if keys.seen else None),
             unavailable=self._unavailable(fields_of(after)),
         )

@@ -198,7 +198,7 @@ def check_registry(resource: Registry) -> str:
     registry = resource.registry()
     if registry is None:
         return "none is configured, and none is needed without schema ids"
-    return f"{counted(len(registry.subjects()), 'subject')} at {registry.url}"
+    return registry.state()
 
 
 def check_catalog(resource: Catalog) -> str:

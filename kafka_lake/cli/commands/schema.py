@@ -124,8 +124,12 @@ def _columns(table: IcebergTable) -> tuple[ColumnState, ...]:
 
 def _registered(spec: TopicTable, connections: Connections) -> str:
     from kafka_lake.formats.base import format_named
+    from kafka_lake.kafka.registry import SchemaRegistry
 
-    if connections.registry is None or spec.schema_file or not format_named(spec.format).has_schema_ids:
+    # Glue has no subjects.
+    if not isinstance(connections.registry, SchemaRegistry) or spec.schema_file:
+        return ""
+    if not format_named(spec.format).has_schema_ids:
         return ""
     latest = connections.registry.latest(spec.value_subject)
     if latest is None:

@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from kafka_lake.errors import ConfigurationError, SchemaNotSupportedError
 from kafka_lake.formats.protobuf.task.schema import UnsupportedTypeError, arrow_type
+from kafka_lake.formats.task.framing import Message
 from kafka_lake.kafka.registry import WriterSchema
 
 _MAIN = "schema.proto"
@@ -50,8 +51,8 @@ class _SchemaError(ValueError):
     """An invalid schema; the message has no full stop."""
 
 
-def message_of(schema: WriterSchema, indexes: Sequence[int] = (0,), name: str | None = None) -> ProtobufMessage:
-    """Return a message type of a schema, by its indexes or its name.
+def message_of(schema: WriterSchema, indexes: Message = (0,), name: str | None = None) -> ProtobufMessage:
+    """Return a message type of a schema, by its indexes, its number, or its name.
 
     Imports of Google's files (``google/protobuf``, ``google/type`` and the like) and Confluent's need no references.
     """
@@ -74,7 +75,13 @@ def _capital(label: str) -> str:
     return f"{label[0].upper()}{label[1:]}"
 
 
-def _at(file: FileDescriptorProto, indexes: Sequence[int]) -> str:
+def _at(file: FileDescriptorProto, indexes: Message) -> str:
+    if isinstance(indexes, int):
+        # Entries of maps count, as in Java's MessageIndexFinder.
+        numbered = sorted(_names(file.message_type, file.package, entries=True))
+        if indexes >= len(numbered) or numbered[indexes] not in _names(file.message_type, file.package):
+            raise _SchemaError(f"there is no message with the number {indexes}")
+        return numbered[indexes]
     name: str = file.package
     candidates = [file.message_type]
     for index in indexes:
@@ -104,12 +111,12 @@ def _named(files: Sequence[FileDescriptorProto], name: str, label: str) -> str:
     )
 
 
-def _names(messages: Iterable[DescriptorProto], scope: str) -> Iterator[str]:
+def _names(messages: Iterable[DescriptorProto], scope: str, entries: bool = False) -> Iterator[str]:
     for message in messages:
-        if not message.options.map_entry:
+        if entries or not message.options.map_entry:
             name = f"{scope}.{message.name}" if scope else message.name
             yield name
-            yield from _names(message.nested_type, name)
+            yield from _names(message.nested_type, name, entries)
 
 
 @lru_cache(maxsize=256)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 import yaml
@@ -169,16 +170,15 @@ def test_a_wire_format_that_nobody_knows_is_only_likely() -> None:
         assert guess([not_likely], "value", ALONE).format == "bytes"
 
 
-def test_what_glues_serializers_wrote_is_named() -> None:
-    written = [bytes([3, magic]) + b"0123456789abcdef" + b"payload" for magic in (0, 5)]
-    found = guess(written, "value", ALONE)
-    assert (found.format, found.evidence) == (
-        "bytes",
-        "2 of 2 sampled values are written in AWS Glue Schema Registry's format",
-    )
-    assert "Have the producer write Confluent's wire format" in found.remarks[0]
+def test_what_glues_serializers_wrote_is_likely() -> None:
+    written = b"\x03\x000123456789abcdefpayload"
+    found = guess([written], "value", ALONE)
+    version, registry = UUID(bytes=written[2:18]), SchemaRegistry({"url": "http://127.0.0.1:1"})
+    assert found.format == "confluent"
+    assert found.evidence == f"1 of 1 sampled values looks like a registry's wire format, schema version {version}"
+    assert "Set KAFKA_LAKE_SCHEMA_REGISTRY_URL=glue://" in guess([written], "value", Schemas(registry)).remarks[0]
     for other in (b"\x03\x01" + b"0123456789abcdef", b"\x03\x00" + b"0123456789abcde"):
-        assert "Glue" not in guess([other], "value", ALONE).evidence
+        assert guess([other], "value", ALONE).format == "bytes"
 
 
 def test_a_registry_that_gives_no_answer_is_asked_but_once(monkeypatch: pytest.MonkeyPatch) -> None:

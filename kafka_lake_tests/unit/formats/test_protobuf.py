@@ -33,7 +33,8 @@ from kafka_lake.formats.protobuf.task.schema import arrow_type
 from kafka_lake.formats.registered import protobuf_type, writer_of
 from kafka_lake.formats.task import batches as task
 from kafka_lake.formats.task.decoders import unpack_decoder
-from kafka_lake.formats.task.registered import RegisteredDecoder, message_indexes
+from kafka_lake.formats.task.framing import message_indexes
+from kafka_lake.formats.task.registered import RegisteredDecoder
 from kafka_lake.kafka.registry import WriterSchema
 from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.meta.type_tables import PROTOBUF_TYPES as TYPES
