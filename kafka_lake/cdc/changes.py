@@ -217,8 +217,8 @@ class Changes(Decoder):
                 _KEYS_IN[self.envelope],
             )
         else:
-            first = records.filter(F.col("key").isNotNull()).select("key").head(1)
-            keys = (self._fields_of(bytes(row["key"])) for row in first)
+            first = records.filter(F.col("key").isNotNull()).select("key", "headers").head(1)
+            keys = (self._fields_of(bytes(row["key"]), row["headers"]) for row in first)
             problem = "The key of the first record that has one names no columns"
             remedy = f"Let the connector write keys as {'JSON objects' if self.keys is None else 'Avro records'}"
         key: tuple[str, ...] = next(filter(None, keys), ())
@@ -226,10 +226,10 @@ class Changes(Decoder):
             raise TableError(f"{problem}: rows can't be identified.", f"{remedy}, or name the columns with key:.")
         return replace(self, key=key)
 
-    def _fields_of(self, key: bytes) -> tuple[str, ...]:
+    def _fields_of(self, key: bytes, headers: Any) -> tuple[str, ...]:
         if self.keys is None:
             return key_fields(key)
-        found = framed(key)
+        found = framed(key, headers, "key")
         return self.keys.fields_of_schema().get(found[0], ()) if found else ()
 
 

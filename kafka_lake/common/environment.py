@@ -45,7 +45,9 @@ KAFKA = Variable(
     example="KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL=SASL_SSL",
 )
 SCHEMA_REGISTRY_URL = Variable(
-    "KAFKA_LAKE_SCHEMA_REGISTRY_URL", "Schema registry.", example="https://registry.example.com"
+    "KAFKA_LAKE_SCHEMA_REGISTRY_URL",
+    "Schema registry: its address, or `glue://REGION` for AWS Glue.",
+    example="https://registry.example.com",
 )
 REGISTRY = Variable(
     "KAFKA_LAKE_REGISTRY_",

@@ -14,8 +14,9 @@ from kafka_lake.formats.columns import spark_type
 from kafka_lake.formats.json.task.text import NotJsonError, TooDeepError, parse, refuse_twice
 from kafka_lake.formats.json.task.types import TIMES, kind_of, merged, settled
 from kafka_lake.formats.registered import Part, writer_of
-from kafka_lake.formats.task.framing import SchemaId, framed, framing_of
+from kafka_lake.formats.task.framing import SchemaId, framed, framing_of, prefixed
 from kafka_lake.formats.task.registered import by_age, schema_label
+from kafka_lake.kafka.records import Record
 from kafka_lake.kafka.registry import SchemaSource, SchemaType, WriterSchema
 from kafka_lake.spec.topic_table import Envelope
 
@@ -156,6 +157,14 @@ def guess(contents: Sequence[bytes], part: Part, schemas: Schemas) -> Guess:
     return _without_ids(contents, part)
 
 
+def with_id(content: bytes, record: Record, part: Part) -> bytes:
+    """Return a value or key with the schema id before it that a header of its record has."""
+    try:
+        return prefixed(content, record.headers, part)
+    except ValueError:
+        return content
+
+
 def schema_id(content: bytes) -> SchemaId | None:
     r"""Return the schema id of bytes in a registry's wire format; None for other bytes.
 
@@ -179,7 +188,7 @@ def _few(strays: int, contents: Sequence[bytes]) -> bool:
 
 def _likely(contents: Sequence[bytes], ids: Sequence[SchemaId]) -> bool:
     """Return whether contents look like the wire format, without a registry that knows their ids."""
-    numbers = [id_ for id_ in ids if isinstance(id_, int)]
+    numbers = [int(number) for id_ in ids if (number := str(id_).rpartition(" ")[2]).isdigit()]
     return max(numbers, default=0) <= _LARGEST_LIKELY_ID and any(len(content) != _LONG_BYTES for content in contents)
 
 
@@ -221,7 +230,8 @@ def _message_prefix(number: SchemaId, content: bytes, schema: WriterSchema) -> b
     if schema.kind != "PROTOBUF":
         return b""
     _, payload = _framed(content)
-    return payload[: framing_of(number).message(payload)[1]]
+    message = framing_of(number).message
+    return payload[: message(payload)[1]] if message else b""
 
 
 def _unknown_ids(contents: Sequence[bytes], ids: Sequence[SchemaId], part: Part, schemas: Schemas) -> Guess:

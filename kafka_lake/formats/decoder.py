@@ -201,8 +201,8 @@ def observed_in_tasks(records: DataFrame, data: Mapping[str, Any], max_columns: 
     Args:
         data: What `Decoder.for_tasks` returned.
     """
-    values = records.select("key", "value", "partition", "offset")
-    frame = values.mapInArrow(
+    columns = [name for name in ("key", "value", "partition", "offset", _HEADERS) if name in records.columns]
+    frame = records.select(*task_columns(columns)).mapInArrow(
         task_function(task.observe, data), T.StructType([T.StructField(OBSERVED, T.StringType())])
     )
     return loaded((row[OBSERVED] for row in frame.collect()), max_columns)

@@ -26,7 +26,15 @@ from kafka_lake.formats.protobuf.task.schema import arrow_type
 from kafka_lake.formats.task.columns import Rules
 from kafka_lake.formats.task.decoded import Observed
 from kafka_lake.formats.task.framing import SchemaId, framing_of
-from kafka_lake.formats.task.registered import Key, RegisteredDecoder, by_age, key_of, name_of, no_schema
+from kafka_lake.formats.task.registered import (
+    APICURIO_PROTOBUF,
+    Key,
+    RegisteredDecoder,
+    by_age,
+    key_of,
+    name_of,
+    no_schema,
+)
 from kafka_lake.kafka.registry import SchemaType, WriterSchema
 
 REMEDY = "Use `format: bytes` and decode the values in a transform, or change the producer's schema."
@@ -95,7 +103,11 @@ class Writer:
 def writer_of(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE, message: str | None = None) -> Writer:
     """Return how values of a schema become fields."""
     if schema.kind == "PROTOBUF":
-        described = message_of(schema, framing_of(schema.id or 0).message(prefix)[0], message)
+        if (message_at := framing_of(schema.id or 0).message) is None:
+            raise SchemaNotSupportedError(
+                f"{schema.label} is Protobuf in a format of Apicurio.", f"{APICURIO_PROTOBUF}."
+            )
+        described = message_of(schema, message_at(prefix)[0], message)
         return Writer(schema, protobuf_type(described), message=described, prefix=prefix)
     kind = avro_type(schema) if schema.kind == "AVRO" else json_schema_type(schema)
     if isinstance(kind, T.StructType):
@@ -228,6 +240,7 @@ class Registered(Decoder):
             "schemas": dict(schemas),
             "refused": dict(refused),
             "protobuf": sorted(self.protobuf, key=str),
+            "part": self.part,
             "max_bytes": max_record_bytes,
         }
 
@@ -245,7 +258,7 @@ class Registered(Decoder):
                 if schema.kind == "PROTOBUF":
                     protobuf.add(id_)
                 # A schema may have several messages; values name theirs.
-                if schema.kind != "PROTOBUF" or prefix:
+                if schema.kind != "PROTOBUF" or prefix or framing_of(id_).message is None:
                     writers[key] = writer_of(schema, prefix)
             except UnknownSchemaError:
                 refused[key] = no_schema(id_)

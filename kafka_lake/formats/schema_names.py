@@ -10,7 +10,7 @@ from kafka_lake.errors import SchemaNotSupportedError, TableError, UnknownSchema
 from kafka_lake.formats.avro.task.schema import full_name
 from kafka_lake.formats.protobuf.schema import message_of
 from kafka_lake.formats.registered import ROOT_MESSAGE
-from kafka_lake.formats.task.framing import FRAMINGS, Framing, SchemaId, message_indexes
+from kafka_lake.formats.task.framing import FRAMINGS, ID_HEADERS, Framing, SchemaId, message_indexes
 from kafka_lake.kafka.registry import WriterSchema
 
 _INDEX_BYTES = 5
@@ -28,7 +28,17 @@ def index_prefix(value: Column, skipped: int) -> Column:
     return F.when(first.rlike("^[0-7][02468ACE]$"), F.unhex(F.concat(first, indexes)))
 
 
+def framed_values() -> Column:
+    """Return values with the ids before them that headers have."""
+    known = {header.name.format("value"): header.start for header in ID_HEADERS}
+    last = F.try_element_at(F.filter("headers", lambda header: header["key"].isin(*known)), F.lit(-1))
+    starts = [F.when(last["key"] == name, F.lit(start)) for name, start in known.items()]
+    value = F.coalesce(F.concat(F.coalesce(*starts), last["value"], F.col("value")), F.col("value"))
+    return F.when(F.size("headers") > 0, value).otherwise(F.col("value"))
+
+
 _MOST_IDS = 1_000
+_BY_START = sorted(FRAMINGS, key=lambda framing: len(framing.starts[0]), reverse=True)
 
 SchemaNames = Mapping[bytes, str | None]
 """Schema names by the first bytes of values; None for ids that the registry doesn't have."""
@@ -62,7 +72,7 @@ def schema_name(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE) -> str | Non
 
 def names_in(records: DataFrame, topic: str, fetch: Callable[[SchemaId], WriterSchema]) -> SchemaNames:
     """Return the names of the schemas of records' values, by the first bytes of the values."""
-    value = F.col("value")
+    value = framed_values()
     found = records.select(_start(value).alias("start")).filter("start is not null").distinct()
     starts = sorted(bytes(row["start"]) for row in found.limit(_MOST_IDS + 1).collect())
     if len(starts) > _MOST_IDS:
@@ -75,16 +85,21 @@ def names_in(records: DataFrame, topic: str, fetch: Callable[[SchemaId], WriterS
         )
     schemas = dict(_fetched(starts, fetch))
     names = {start: schema_name(schema) for start, schema in schemas.items() if schema.kind != "PROTOBUF"}
-    for framing in FRAMINGS:
-        protobuf = [start for start in schemas.keys() - names.keys() if _framing(start) is framing]
-        if protobuf and framing.message is not message_indexes:
+    if protobuf := sorted(schemas.keys() - names.keys()):
+        if any(_framing(start).message is not message_indexes for start in protobuf):
             raise TableError(
                 f"Topic {topic}: where: schema: messages of Protobuf in this registry's format have no names here.",
                 "Nothing was read into a table. Use header: or sql: in where:.",
             )
-        chosen = records.select("value", _start(value).alias("start")).filter(F.col("start").isin(protobuf))
-        prefixes = chosen.select("start", index_prefix(value, framing.size).alias("prefix")) if protobuf else None
-        for row in prefixes.filter("prefix is not null").distinct().limit(_MOST_IDS).collect() if prefixes else ():
+        framed = records.select(value.alias("value"), _start(value).alias("start")).filter(
+            F.col("start").isin(protobuf)
+        )
+        size = F.octet_length("start")
+        prefixes = [
+            F.when(size == length, index_prefix(F.col("value"), length)) for length in sorted(set(map(len, protobuf)))
+        ]
+        chosen = framed.select("start", F.coalesce(*prefixes).alias("prefix")).filter("prefix is not null").distinct()
+        for row in chosen.limit(_MOST_IDS).collect():
             start, prefix = bytes(row["start"]), bytes(row["prefix"])
             names[start + prefix] = schema_name(schemas[start], prefix)
     unknown = dict.fromkeys(start for start in starts if start not in schemas)
@@ -107,14 +122,14 @@ def _start(value: Column) -> Column:
             (F.octet_length(value) >= framing.size) & (F.substring(value, 1, len(start)) == F.lit(start)),
             F.substring(value, 1, framing.size),
         )
-        for framing in FRAMINGS
+        for framing in _BY_START
         for start in framing.starts
     ]
     return F.coalesce(*ids)
 
 
 def _framing(start: bytes) -> Framing:
-    return next(framing for framing in FRAMINGS if start.startswith(framing.starts))
+    return next(framing for framing in _BY_START if start.startswith(framing.starts))
 
 
 def _fetched(starts: list[bytes], fetch: Callable[[SchemaId], WriterSchema]) -> Iterator[tuple[bytes, WriterSchema]]:
@@ -122,6 +137,6 @@ def _fetched(starts: list[bytes], fetch: Callable[[SchemaId], WriterSchema]) -> 
         try:
             if (id_ := _framing(start).id_of(start)) is not None:
                 yield start, fetch(id_)
-        except UnknownSchemaError:
+        except (UnknownSchemaError, SchemaNotSupportedError):
             # Values with this id match no table.
             continue

@@ -66,7 +66,7 @@ class GlueSchemaRegistry:
         """Return the schema of an id, as the header of a record has it. It is requested once and then cached."""
         if not isinstance(schema_id, str) or not schema_id.startswith(f"{KIND} "):
             raise SchemaNotSupportedError(
-                f"Schema {schema_id} isn't a schema version of AWS Glue, whose registry is configured",
+                f"Schema {schema_id} isn't a schema version of AWS Glue, whose registry is configured.",
                 "Set KAFKA_LAKE_SCHEMA_REGISTRY_URL to the registry of the producer.",
             )
         known = self._schemas.get(schema_id)

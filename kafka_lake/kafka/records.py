@@ -32,6 +32,7 @@ class Record:
         timestamp_ms: Milliseconds since the epoch; -1 if it has no time.
         value: None for a tombstone.
         size: Bytes of key, value and headers.
+        headers: Names and values; None if there are none.
     """
 
     partition: int
@@ -40,13 +41,15 @@ class Record:
     key: bytes | None
     value: bytes | None
     size: int
+    headers: Sequence[tuple[str, bytes | None]] | None = None
 
 
 def _record(message: Any) -> Record:
     key, value, headers = message.key(), message.value(), message.headers() or []
     size = len(key or b"") + len(value or b"") + sum(len(name) + len(content or b"") for name, content in headers)
     time_ms = message.timestamp()[1]
-    return Record(message.partition(), message.offset(), timestamp_ms=time_ms, key=key, value=value, size=size)
+    place = message.partition(), message.offset()
+    return Record(*place, timestamp_ms=time_ms, key=key, value=value, size=size, headers=headers or None)
 
 
 def read_all(cluster: KafkaCluster, now: Watermarks) -> Iterator[Record]:

@@ -1,6 +1,7 @@
 """A schema registry that speaks Confluent's API: what an id stands for, what a subject has. Reads only."""
 
 import base64
+import json
 import math
 import os
 import re
@@ -13,6 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, cast, get_args
 from urllib.parse import urlsplit, urlunsplit
+
+import requests
 
 from kafka_lake.common import environment
 from kafka_lake.common.environment import own_variables
@@ -54,6 +57,15 @@ _WRONG_ADDRESS = (
     "/apis/ccompat/v7 for Apicurio."
 )
 _CREDENTIALS = "Check KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO (user:password) or KAFKA_LAKE_REGISTRY_BEARER_AUTH_*."
+
+_USE_ID = "apicurio.use.id"
+_OTHER_IDS = {
+    "8-byte id": "If Apicurio's serializer wrote it, set KAFKA_LAKE_REGISTRY_APICURIO_USE_ID to the producer's "
+    "apicurio.registry.use-id: globalId or contentId.",
+    "globalId": "Let KAFKA_LAKE_SCHEMA_REGISTRY_URL end with /apis/ccompat/v7, with a user or a token, not OAuth; or "
+    "have the producer write apicurio.registry.use-id=contentId.",
+    "version": "It is of AWS Glue Schema Registry: set KAFKA_LAKE_SCHEMA_REGISTRY_URL=glue://REGION.",
+}
 
 SchemaType = Literal["AVRO", "PROTOBUF", "JSON"]
 
@@ -143,9 +155,15 @@ class SchemaRegistry:
     def __init__(self, properties: Mapping[str, str], timeout: float = 10.0, cluster: str | None = None) -> None:
         self._cluster = cluster
         self.url = _addresses(properties.get("url", ""))
-        self._settings = _client_settings(properties, timeout) | {"url": self.url}
+        self._use_id = properties.get(_USE_ID)
+        if self._use_id not in (None, "globalId", "contentId"):
+            raise ConfigurationError(
+                f"The schema registry's {_USE_ID} is {self._use_id}, neither globalId nor contentId.", _PROPERTIES
+            )
+        others = {name: value for name, value in properties.items() if name != _USE_ID}
+        self._settings = _client_settings(others, timeout) | {"url": self.url}
         self._secrets = _secrets(self._settings)
-        self._schemas: dict[tuple[int, str | None], WriterSchema] = {}
+        self._schemas: dict[tuple[int | str, str | None], WriterSchema] = {}
 
     def __repr__(self) -> str:
         return f"SchemaRegistry({self.url!r})"
@@ -170,11 +188,6 @@ class SchemaRegistry:
 
     def by_id(self, schema_id: int | str, subject: str | None = None) -> WriterSchema:
         """Return the schema of an id, as the header of a record has it. It is requested once and then cached."""
-        if isinstance(schema_id, str):
-            raise SchemaNotSupportedError(
-                f"Schema {schema_id} is of AWS Glue Schema Registry, and the registry is {self.url}",
-                "Set KAFKA_LAKE_SCHEMA_REGISTRY_URL=glue://REGION.",
-            )
         context = _context(subject)
         known = self._schemas.get((schema_id, context))
         return known or self._schemas.setdefault((schema_id, context), self._fetched(schema_id, context))
@@ -199,11 +212,11 @@ class SchemaRegistry:
         """Return the names of all subjects, sorted. Raises as `latest` does."""
         return sorted(self._ask("Listing the subjects", lambda client: client.get_subjects()) or [])
 
-    def _fetched(self, schema_id: int, context: str | None) -> WriterSchema:
-        what = f"Schema id {schema_id}" + (f" of context {context}" if context else "")
-        # For larger ids a registry answers 404, as it does at a wrong address.
-        is_one = 0 <= schema_id <= _LARGEST_ID
-        schema = self._ask(what, lambda client: client.get_schema(schema_id, context)) if is_one else None
+    def _fetched(self, schema_id: int | str, context: str | None) -> WriterSchema:
+        what = f"Schema {schema_id}" if isinstance(schema_id, str) else f"Schema id {schema_id}"
+        what += f" of context {context}" if context else ""
+        kind, _, text = str(schema_id).rpartition(" ")
+        schema = self._asks(kind, what)(what, text, context)
         if schema is None:
             raise UnknownSchemaError(
                 f"{what}: the schema registry at {self.url} has no such schema.",
@@ -211,8 +224,61 @@ class SchemaRegistry:
             )
         return self._schema(what, schema, schema_id)
 
+    def _asks(self, kind: str, what: str) -> Callable[[str, str, str | None], Any]:
+        """Return how to ask for ids of a kind of `kafka_lake.formats.task.framing`."""
+        use_id = self._use_id or ("contentId" if kind != "8-byte id" else kind)
+        ways = {"guid": self._by_guid, "contentId": self._by_number, "globalId": self._by_global_id}
+        way = ways.get(use_id if kind in ("", "8-byte id") else kind)
+        if way is None:
+            raise SchemaNotSupportedError(f"{what} can't be found in the registry at {self.url}.", _OTHER_IDS[kind])
+        return way
+
+    def _by_number(self, what: str, number: str, context: str | None) -> Any:
+        # For larger ids a registry answers 404, as it does at a wrong address.
+        if not 0 <= int(number) <= _LARGEST_ID:
+            return None
+        return self._ask(what, lambda client: client.get_schema(int(number), context))
+
+    def _by_guid(self, what: str, guid: str, _: str | None) -> Any:
+        # Registries without GUIDs answer 404, too. A damaged value must not end runs.
+        return self._ask(what, lambda client: client.get_schema_by_guid(guid), any_404=True)
+
+    def _by_global_id(self, what: str, number: str, _: str | None) -> Any:
+        """Return the schema of an id that Confluent's API doesn't have, by Apicurio's own API."""
+        from confluent_kafka.schema_registry import Schema
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        root, ccompat, _ = self.url.split(",")[0].partition("/apis/ccompat")
+        if not ccompat or "bearer.auth.issuer.endpoint.url" in self._settings:
+            raise SchemaNotSupportedError(
+                f"{what} can't be found in the registry at {self.url}.", _OTHER_IDS["globalId"]
+            )
+        settings = self._settings
+        user, _, password = settings.get("basic.auth.user.info", "").partition(":")
+        token = settings.get("bearer.auth.token")
+        files = [settings[name] for name in _FILES[1:] if name in settings]
+
+        def ask(_: Any) -> Schema:
+            try:
+                answer = requests.get(
+                    f"{root}/apis/registry/v2/ids/globalIds/{number}?dereference=true",
+                    auth=(user, password) if user else None,
+                    headers={"Authorization": f"Bearer {token}"} if token else None,
+                    timeout=settings["timeout"],
+                    verify=settings.get("ssl.ca.location", True),
+                    cert=tuple(files) if files else None,
+                )
+            except requests.RequestException as error:
+                unreachable = f"{self._where(what)} can't be reached: {self._without_secrets(error)}."
+                raise RegistryError(unreachable, _UNREACHABLE) from None
+            if not answer.ok:
+                raise SchemaRegistryError(answer.status_code, 0, answer.text)
+            return Schema(answer.text, _kind_of(answer.headers.get("content-type", ""), answer.text))
+
+        return self._ask(what, ask, any_404=True)
+
     def _schema(
-        self, what: str, schema: Any, schema_id: int, subject: str | None = None, version: int | None = None
+        self, what: str, schema: Any, schema_id: int | str, subject: str | None = None, version: int | None = None
     ) -> WriterSchema:
         if not schema.schema_str:
             raise self._no_registry(what)
@@ -253,21 +319,21 @@ class SchemaRegistry:
             )
         return version.schema
 
-    def _ask(self, what: str, question: Callable[[Any], Any]) -> Any:
+    def _ask(self, what: str, question: Callable[[Any], Any], any_404: bool = False) -> Any:
         """Return the client's answer; None if the registry says that there is no such thing."""
         try:
-            return self._asked(what, question)
+            return self._asked(what, question, any_404)
         except KafkaLakeError as error:
             raise own_variables(error, self._cluster) from None
 
-    def _asked(self, what: str, question: Callable[[Any], Any]) -> Any:
+    def _asked(self, what: str, question: Callable[[Any], Any], any_404: bool) -> Any:
         client = self._client
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
         try:
             return question(client)
         except SchemaRegistryError as error:
-            if error.http_status_code == 404 and error.error_code in _NO_SUCH_THING:
+            if error.http_status_code == 404 and (any_404 or error.error_code in _NO_SUCH_THING):
                 return None
             raise self._answered(what, error) from None
         except OAuthTokenError as error:
@@ -394,6 +460,18 @@ def _secrets(settings: Mapping[str, Any]) -> list[str]:
     values |= {user_info.partition(":")[2], base64.b64encode(user_info.encode()).decode()}
     values.add(settings.get("proxy", "").rpartition("@")[0].rpartition(":")[2])
     return sorted(values - {""}, key=len, reverse=True)
+
+
+def _kind_of(content_type: str, text: str) -> SchemaType:
+    """Return the language of a schema: Apicurio's content type is one of Protobuf or JSON, and Avro is JSON, too.
+
+    >>> _kind_of("application/json", '{"type": "object"}'), _kind_of("application/json", '{"type": "record"}')
+    ('JSON', 'AVRO')
+    """
+    if "protobuf" in content_type:
+        return "PROTOBUF"
+    schema = json.loads(text)
+    return "JSON" if isinstance(schema, dict) and (schema.get("type") == "object" or "$schema" in schema) else "AVRO"
 
 
 def _context(subject: str | None) -> str | None:

@@ -14,7 +14,7 @@ from kafka_lake.cdc.changes import source_table
 from kafka_lake.errors import ConditionError
 from kafka_lake.formats.base import Part
 from kafka_lake.formats.redaction import quoted
-from kafka_lake.formats.schema_names import SchemaNames, name_of, names_in
+from kafka_lake.formats.schema_names import SchemaNames, framed_values, name_of, names_in
 from kafka_lake.routing.by_value import Admission, admitted, knowing
 from kafka_lake.runtime.context import Connections, Context
 from kafka_lake.runtime.plan import Plan, position_only
@@ -191,7 +191,7 @@ def _read(kind: str, name: str, names: SchemaNames) -> Column:
     if kind == "sql":
         return F.expr(name).cast("boolean")
     if kind == "schema":
-        return name_of(F.col("value"), names)
+        return name_of(framed_values(), names)
     if kind == "source_table":
         return source_table(_text(), envelope=name)
     if kind == "header":

@@ -50,7 +50,7 @@ class Comparison:
         self._seed = state.head or 0
         self._chosen = np.zeros(0, dtype=bool)
         self._records: dict[int, Message] = {}
-        self._read: Callable[[bytes], Any] | None = None
+        self._read: Callable[[bytes, Any], Any] | None = None
         reasons = {
             f"transform {spec.transform} makes the rows": spec.transform is not None,
             f"envelope {spec.envelope} has the rows": spec.has_envelope,
@@ -112,7 +112,7 @@ class Comparison:
         value = record.value()
         if self._read is not None and value is not None:
             try:
-                decoded = self._read(value)
+                decoded = self._read(value, record.headers())
             except Exception:
                 # Each library has errors of its own.
                 different.add("the record can't be decoded")
@@ -254,20 +254,24 @@ def _micros(moment: Any, unit: str | None = None) -> int:
     return since // _MICROS
 
 
-def reader_of(part: Part) -> Callable[[bytes], Any]:
-    """Return the function that decodes a value by a library that isn't kafka_lake's; raises ValueError if it can't."""
+def reader_of(part: Part) -> Callable[[bytes, Any], Any]:
+    """Return the function that decodes a value by a library that isn't kafka_lake's; raises ValueError if it can't.
+
+    Its arguments are the value and the record's headers.
+    """
     kind = part.spec.format
     if kind in ("string", "bytes"):
-        return lambda value: {"value": value.decode() if kind == "string" else value}
+        return lambda value, _: {"value": value.decode() if kind == "string" else value}
     decoder = part.format.decoder(part)
     if isinstance(decoder, FromFile):
-        return reader_of_schema(decoder.writer)
+        of_file = reader_of_schema(decoder.writer)
+        return lambda value, _: of_file(value)
     if not isinstance(decoder, Registered):
-        return decode_json
+        return lambda value, _: decode_json(value)
     by_id = {key: reader_of_schema(writer) for key, writer in decoder.writers.items()}
 
-    def read(value: bytes) -> Any:
-        id_, content = framed(value) or (None, b"")
+    def read(value: bytes, headers: Any) -> Any:
+        id_, content = framed(value, headers) or (None, b"")
         for (known, prefix), reader in by_id.items():
             if known == id_ and content.startswith(prefix):
                 return reader(content[len(prefix) :])

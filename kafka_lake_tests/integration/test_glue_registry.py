@@ -54,19 +54,20 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def register(registry: None) -> Register:
     glue = boto3.client("glue", region_name=REGION)
-    names: set[str] = set()
+    # moto keeps what a server of its has when another one starts.
+    home, names = uuid.uuid4().hex, set[str]()
 
     def registered(name: str, schema: Any, kind: str = "AVRO") -> uuid.UUID:
         text = schema if isinstance(schema, str) else json.dumps(schema)
         if name in names:
             made = glue.register_schema_version(
-                SchemaId={"RegistryName": "r", "SchemaName": name}, SchemaDefinition=text
+                SchemaId={"RegistryName": home, "SchemaName": name}, SchemaDefinition=text
             )
         else:
             if not names:
-                glue.create_registry(RegistryName="r")
+                glue.create_registry(RegistryName=home)
             made = glue.create_schema(
-                RegistryId={"RegistryName": "r"}, SchemaName=name, DataFormat=kind, Compatibility="NONE",
+                RegistryId={"RegistryName": home}, SchemaName=name, DataFormat=kind, Compatibility="NONE",
                 SchemaDefinition=text,
             )  # fmt: skip
             names.add(name)
@@ -123,7 +124,7 @@ def test_damaged_values_are_dead_letters_at_their_offsets(
         b"\x02" + written(version, content)[1:]: ("no_schema_id", "The value begins with 0x0200"),
         packed[:-1]: ("malformed", "The compressed content is damaged: it is cut off"),
         packed + b"x": ("malformed", "The compressed content is damaged"),
-        packed[:18] + b"x" + packed[19:]: ("malformed", "The compressed content is damaged: Error -3"),
+        packed[:18] + b"\xff" + packed[19:]: ("malformed", "The compressed content is damaged: Error -3"),
         written(version, b"\x80"): ("malformed", f"The bytes don't decode by schema version {version}."),
         written(version, b"a" * 5000, compressed=True): ("too_large", "more than 1000 bytes uncompressed"),
         b"\x00\x00\x00\x00\x07" + content: ("unknown_schema", "Schema 7 isn't a schema version of AWS Glue"),

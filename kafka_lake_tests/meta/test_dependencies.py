@@ -22,6 +22,7 @@ DATED = {"certifi"}
 # Another package that is declared pins it, or its private part that we lean on is made of it.
 BROUGHT_BY = {
     "alembic": "dagster",
+    "botocore": "boto3",
     "dagster-shared": "dagster",
     "psycopg2-binary": "dagster-postgres",
     "py4j": "pyspark",

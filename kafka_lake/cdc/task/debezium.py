@@ -276,8 +276,8 @@ class DebeziumAvro(Debezium):
         errors.add_decoded(replace(envelopes, error_class=classes, error_message=messages))
         members = fields_of(envelopes.rows)
         after, before = members["after"], members["before"]
-        keys = self._keys.decode_records(with_value(batch, batch.column("key")))
-        kinds = self._keys.schema_numbers(batch.column("key"), self._key_numbers)
+        of_keys = with_value(batch, batch.column("key"))
+        keys, kinds = self._keys.decode_records(of_keys), self._keys.schema_numbers(of_keys, self._key_numbers)
         none = pa.nulls(len(batch), pa.string())
 
         def decoded(rows: pa.StructArray, mask: np.ndarray) -> Decoded:

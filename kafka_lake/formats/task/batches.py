@@ -47,7 +47,7 @@ def observe(work: Mapping[str, Any]) -> Batches:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         single_threaded()
         decoder: RecordDecoder = unpack_decoder(work)
-        for batch in batches:
+        for batch in map(with_headers, batches):
             seen = decoder.decode_records(batch).seen
             if seen:
                 yield pa.RecordBatch.from_pydict({OBSERVED: pa.array([dumped(seen, batch)], pa.string())})

@@ -5,7 +5,7 @@ A new wire format is one entry of `FRAMINGS`. Ids in headers and compressed cont
 
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,16 +13,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.formats.task.error_classes import MALFORMED, TOO_LARGE
+from kafka_lake.formats.task.error_classes import MALFORMED, NO_SCHEMA_ID, TOO_LARGE
 from kafka_lake.formats.task.fit import Errors
 
 SchemaId = int | str
-"""A number in Confluent's format; else text with the kind of the id: ``version 4c1f…``."""
+"""A number in Confluent's format; else text with the kind of the id: ``guid 4c1f…``."""
 Message = tuple[int, ...] | int
 """A message of a Protobuf schema: indexes from the outermost message, or its number in the order of full names."""
 _MOST_INDEXES, _VARINT_BYTES = 63, 5
 _LONGEST_MESSAGE = 1 + _MOST_INDEXES * _VARINT_BYTES
 _UUID_BYTES = 16
+_HEADER_SHOWN = 24
 
 
 def message_indexes(content: bytes) -> tuple[tuple[int, ...], int]:
@@ -83,13 +84,13 @@ class Framing:
         starts: The first bytes of values, of one length. The first is that of values whose content isn't compressed.
         size: Bytes before the content: the start and the id.
         message: Returns which message of a Protobuf schema a content is, and how many of its bytes say so; raises
-            ValueError if there are none.
+            ValueError if there are none. None if contents in Protobuf aren't read.
     """
 
     kind: str
     starts: tuple[bytes, ...]
     size: int
-    message: Callable[[bytes], tuple[Message, int]]
+    message: Callable[[bytes], tuple[Message, int]] | None
 
     def id_of(self, value: bytes) -> SchemaId | None:
         """Return the schema id of a value; None if the value isn't of this framing."""
@@ -103,21 +104,28 @@ class Framing:
     def prefix(self, content: bytes) -> bytes | None:
         """Return the bytes at the start of a content that name its Protobuf message; None if there are none."""
         try:
-            return content[: self.message(content)[1]]
+            return content[: self.message(content)[1]] if self.message else None
         except ValueError:
             return None
 
 
 CONFLUENT = Framing("", (b"\x00",), 5, message_indexes)
+GUID = Framing("guid", (b"\x01",), 17, message_indexes)
 GLUE = Framing("version", (b"\x03\x00", b"\x03\x05"), 18, message_number)
 """AWS Glue's: a byte 3, a byte for the compression, the UUID of the schema version
 (https://github.com/awslabs/aws-glue-schema-registry, AWSSchemaRegistryConstants)."""
+EIGHT_BYTES = Framing("8-byte id", (b"\x00\x00\x00\x00\x00",), 9, None)
+"""Apicurio's: an id of eight bytes, of which the first four are zero: such ids don't exist in Confluent's format
+(https://github.com/Apicurio/apicurio-registry, Legacy8ByteIdHandler)."""
+# No serializer writes these: they stand for headers.
+GLOBAL_ID = Framing("globalId", (b"\xffglobalId",), 17, None)
+CONTENT_ID = Framing("contentId", (b"\xffcontentId",), 18, None)
+FRAMINGS: tuple[Framing, ...] = (CONFLUENT, GUID, GLUE, EIGHT_BYTES, GLOBAL_ID, CONTENT_ID)
+"""All framings, the most frequent one first. A value is of the first that takes it."""
 _COMPRESSED = GLUE.starts[1]
 """Start of Glue's values whose content is in zlib's format."""
 _MOST_INFLATED = 2**30
 """Bytes of a batch: Arrow's offsets have 31 bits."""
-FRAMINGS = (CONFLUENT, GLUE)
-"""All framings, the most frequent one first. A value is of the first that takes it."""
 
 
 def framing_of(id_: SchemaId) -> Framing:
@@ -126,13 +134,70 @@ def framing_of(id_: SchemaId) -> Framing:
     return next(framing for framing in FRAMINGS if framing.kind == kind)
 
 
-def framed(value: bytes) -> tuple[SchemaId, bytes] | None:
-    r"""Return the schema id and the content of a value; None for a value in no framing.
+class IdHeader(NamedTuple):
+    """A header with a schema id.
+
+    Args:
+        name: Its name, with ``{}`` for key or value.
+        start: What makes, with the header's value behind it, the start of a value.
+        framings: What such a value may be.
+    """
+
+    name: str
+    start: bytes
+    framings: tuple[Framing, ...]
+
+    def prefix(self, raw: bytes, plain: Container[SchemaId] = ()) -> bytes | None:
+        """Return what to put before a value; None if the header is damaged.
+
+        Args:
+            plain: Ids of schemas that aren't Protobuf, behind which nothing names a message.
+        """
+        value = self.start + raw
+        for framing in self.framings:
+            if (id_ := framing.id_of(value)) is not None:
+                rest = value[framing.size :]
+                return value if not rest or (id_ not in plain and framing.prefix(rest) == rest) else None
+        return None
+
+
+ID_HEADERS = (
+    IdHeader("__{}_schema_id", b"", (CONFLUENT, GUID)),
+    IdHeader("apicurio.{}.globalId", GLOBAL_ID.starts[0], (GLOBAL_ID,)),
+    IdHeader("apicurio.{}.contentId", CONTENT_ID.starts[0], (CONTENT_ID,)),
+)
+"""The headers that serializers write instead of ids before values: Confluent's HeaderSchemaIdSerializer, and Apicurio's
+DefaultHeadersHandler."""
+
+
+def bad_header(name: str, raw: bytes) -> str:
+    """Return the message about a damaged header."""
+    return f"The header {name} has no schema id: its value is 0x{raw[:_HEADER_SHOWN].hex().upper()}."
+
+
+def prefixed(value: bytes, headers: Iterable[tuple[str, bytes | None]] | None, part: str) -> bytes:
+    """Return a value with the id before it that a header has; raises ValueError if the header is damaged."""
+    known = {header.name.format(part): header for header in ID_HEADERS}
+    for name, raw in reversed(list(headers or ())):
+        if name in known:
+            if (start := known[name].prefix(raw or b"")) is None:
+                raise ValueError(bad_header(name, raw or b""))
+            return start + value
+    return value
+
+
+def framed(
+    value: bytes, headers: Iterable[tuple[str, bytes | None]] | None = None, part: str = "value"
+) -> tuple[SchemaId, bytes] | None:
+    r"""Return the schema id and the content of a record's value or key; None for one in no framing.
+
+    Raises:
+        ValueError: If the header with the id or the compressed content is damaged.
 
     >>> framed(b"\x00\x00\x00\x00\x07content"), framed(b"{}")
     ((7, b'content'), None)
     """
-    value = inflated(value)
+    value = inflated(prefixed(value, headers, part))
     for framing in FRAMINGS:
         if (id_ := framing.id_of(value)) is not None:
             return id_, value[framing.size :]
@@ -146,7 +211,7 @@ def inflated(value: bytes, limit: int = _MOST_INFLATED) -> bytes:
         ValueError: If the content is damaged.
         OverflowError: If it has more bytes than the limit.
     """
-    if not value.startswith(_COMPRESSED):
+    if not value.startswith(_COMPRESSED) or len(value) < GLUE.size:
         return value
     stream = zlib.decompressobj()
     try:
@@ -185,13 +250,57 @@ def frames_of(
     for place in packed.tolist():
         try:
             replaced[place] = inflated(values[place].as_py(), min(left, limit or left))
-            left -= len(replaced[place])
+            left = max(0, left - len(replaced[place]))
         except (ValueError, OverflowError) as error:
             errors[place] = MALFORMED if isinstance(error, ValueError) else TOO_LARGE, str(error)
     mask = np.zeros(len(values), dtype=bool)
     mask[list(replaced)] = True
     heads = Heads(pc.replace_with_mask(values, pa.array(mask), pa.array(replaced.values(), pa.binary())))
     return heads, *heads.frames(np.array([place for place in places.tolist() if place not in errors], dtype=np.int64))
+
+
+def with_header_ids(
+    values: pa.BinaryArray,
+    headers: pa.ListArray,
+    part: str,
+    places: np.ndarray,
+    *,
+    plain: Container[SchemaId],
+    errors: Errors,
+) -> tuple[pa.BinaryArray, np.ndarray]:
+    """Return values with the ids before them that headers have, and the places of those without a damaged header.
+
+    Args:
+        errors: Gets the errors of damaged headers.
+    """
+    flat = headers.flatten()
+    names = pc.struct_field(flat, "key")
+    starts: list[bytes | None] = []
+    numbers = np.full(len(values), -1)
+    for header in ID_HEADERS:
+        name = header.name.format(part)
+        at = np.flatnonzero(pc.fill_null(pc.equal(names, name), False).to_numpy(zero_copy_only=False))
+        if not len(at):
+            continue
+        coded = pc.fill_null(pc.struct_field(flat, "value").take(pa.array(at)), b"").dictionary_encode()
+        parents = pc.list_parent_indices(headers).to_numpy(zero_copy_only=False)[at]
+        # Of several headers with one name, the last one counts.
+        numbers[parents] = len(starts) + coded.indices.to_numpy(zero_copy_only=False)
+        raws = coded.dictionary.to_pylist()
+        starts += [header.prefix(raw, plain) for raw in raws]
+        for number, raw in enumerate(raws, len(starts) - len(raws)):
+            if starts[number] is None:
+                damaged = places[numbers[places] == number]
+                errors |= dict.fromkeys(damaged.tolist(), (NO_SCHEMA_ID, bad_header(name, raw)))
+                places = places[numbers[places] != number]
+    found = places[numbers[places] >= 0]
+    if not len(found):
+        return values, places
+    mask = np.zeros(len(values), dtype=bool)
+    mask[found] = True
+    before = pa.array(starts, pa.binary()).take(pa.array(numbers[found]))
+    joined = pc.binary_join_element_wise(before, values.take(pa.array(found)), b"")
+    return pc.replace_with_mask(values, pa.array(mask), joined), places
 
 
 class Heads:

@@ -31,8 +31,9 @@ class KeyDecoder:
     def decode_records(self, batch: pa.RecordBatch) -> Decoded:
         """Decode records, by their columns ``key`` and ``value``."""
         values = batch.column("value")
-        value = self._values.decode(values)
-        key = self._keys.decode(batch.column("key")) if self._keys is not None else None
+        value = self._values.decode_records(batch)
+        keys = batch.set_column(batch.schema.get_field_index("value"), "value", batch.column("key"))
+        key = self._keys.decode_records(keys) if self._keys is not None else None
         none = pc.is_null(values).to_numpy(zero_copy_only=False)
         has_row = np.zeros(len(batch), dtype=bool)
         has_row[value.places] = True

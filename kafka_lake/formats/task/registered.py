@@ -13,8 +13,12 @@ from kafka_lake.formats.task.decoded import MESSAGE, NOTHING, Decoded, failed_at
 from kafka_lake.formats.task.decoders import ValueDecoder
 from kafka_lake.formats.task.error_classes import NO_SCHEMA_ID, UNKNOWN_SCHEMA
 from kafka_lake.formats.task.fit import Errors
-from kafka_lake.formats.task.framing import Frame, Heads, SchemaId, frames_of, framing_of
+from kafka_lake.formats.task.framing import Frame, Heads, SchemaId, frames_of, framing_of, with_header_ids
 
+APICURIO_PROTOBUF = (
+    "Have Apicurio's serializer write Confluent's format: apicurio.registry.headers.enabled=false, "
+    "apicurio.registry.serde.send-type-ref=false, apicurio.registry.serde.send-indexes=true"
+)
 _MOST_UNKNOWN = 200
 _TOO_MANY = f"its batch has more than {_MOST_UNKNOWN} unknown schemas"
 
@@ -30,6 +34,7 @@ class RegisteredDecoder(ValueDecoder):
     Args:
         decoders: Decoders of the bytes after the header.
         schemas: The index of each schema's decoder.
+        part: What is decoded: ``value`` or ``key``.
     """
 
     def __init__(
@@ -39,11 +44,13 @@ class RegisteredDecoder(ValueDecoder):
         schemas: Mapping[Key, int],
         refused: Mapping[Key, str],
         protobuf: Sequence[SchemaId],
+        part: str = "value",
         max_bytes: int | None = None,
     ) -> None:
         self._kind = arrow_type(("struct", tuple(columns)))
         self._decoders, self._schemas, self._refused = decoders, schemas, refused
-        self._max_bytes = max_bytes
+        self._part_name, self._max_bytes = part, max_bytes
+        self._plain = frozenset(id_ for id_, prefix in schemas if not prefix)
         self._prefixes: dict[SchemaId, list[bytes]] = {id_: [] for id_ in protobuf}
         for id_, prefix in [*schemas, *refused]:
             if prefix:
@@ -51,9 +58,15 @@ class RegisteredDecoder(ValueDecoder):
 
     def decode(self, values: pa.Array) -> Decoded:
         """Decode values."""
+        return self._decode(values, None)
+
+    def decode_records(self, batch: pa.RecordBatch) -> Decoded:
+        """Decode records by their columns ``value`` and ``headers``."""
+        return self._decode(batch.column("value"), headers_of(batch))
+
+    def _decode(self, values: pa.BinaryArray, headers: pa.ListArray | None) -> Decoded:
         errors: Errors = {}
-        places = small_enough(values, self._max_bytes, errors)
-        heads, frames, rest = frames_of(values, places, self._max_bytes, errors)
+        heads, frames, rest = self._frames(values, headers, errors)
         for number in rest.tolist():
             errors[number] = NO_SCHEMA_ID, f"The value begins with 0x{heads.behind(number, 0)[:5].hex().upper()}."
         by_decoder: dict[int, list[tuple[np.ndarray, int]]] = {}
@@ -77,12 +90,20 @@ class RegisteredDecoder(ValueDecoder):
         parts = [self._part(heads, number, groups) for number, groups in by_decoder.items()]
         return self._together(parts, errors, len(values), {**counts, **asked})
 
-    def schema_numbers(self, values: pa.Array, numbers: Mapping[SchemaId, int]) -> np.ndarray:
+    def schema_numbers(self, batch: pa.RecordBatch, numbers: Mapping[SchemaId, int]) -> np.ndarray:
         """Return the number of each value's schema; -1 for a null, and for a schema without a number."""
-        found = np.full(len(values), -1)
-        for id_, places in frames_of(values, small_enough(values, None, {}), None, {})[1]:
+        found = np.full(len(batch), -1)
+        for id_, places in self._frames(batch.column("value"), headers_of(batch), {})[1]:
             found[places] = numbers.get(id_, -1)
         return found
+
+    def _frames(
+        self, values: pa.BinaryArray, headers: pa.ListArray | None, errors: Errors
+    ) -> tuple[Heads, list[Frame], np.ndarray]:
+        places = small_enough(values, self._max_bytes, errors)
+        if headers is not None:
+            values, places = with_header_ids(values, headers, self._part_name, places, plain=self._plain, errors=errors)
+        return frames_of(values, places, self._max_bytes, errors)
 
     def _messages(self, heads: Heads, frame: Frame) -> list[tuple[Key, np.ndarray]]:
         """Return the places of the values of each Protobuf message; the prefix is empty for values that name none."""
@@ -114,7 +135,7 @@ class RegisteredDecoder(ValueDecoder):
             # If the registry has the schema, the pass is repeated and this message isn't stored.
             return f"{no_schema(id_)}."
         if not prefix:
-            return f"No message indexes of Protobuf follow s{schema_label(id_)[1:]}."
+            return f"No message indexes of Protobuf follow s{schema_label(id_)[1:]}. {APICURIO_PROTOBUF}."
         return f"{schema_label(id_)} has no message with the indexes {prefix.hex()} that can be read."
 
     def _part(self, heads: Heads, number: int, groups: list[tuple[np.ndarray, int]]) -> tuple[Decoded, np.ndarray]:
@@ -140,6 +161,12 @@ class RegisteredDecoder(ValueDecoder):
             if decoded.error_class.null_count < len(decoded.error_class):
                 errors |= _errors_of(decoded, places_of_part)
         return Decoded(made, places, *failed_at(errors, count), seen)
+
+
+def headers_of(batch: pa.RecordBatch) -> pa.ListArray | None:
+    """Return the headers of records; None if there are none."""
+    place = batch.schema.get_field_index("headers")
+    return batch.column(place) if place >= 0 and batch.column(place).null_count < len(batch) else None
 
 
 def _errors_of(decoded: Decoded, places: np.ndarray) -> Errors:

@@ -204,7 +204,17 @@ def test_rows_without_schema_fit_declared_columns(
     assert {name: row[name] for name in VALUES} == wanted
 
 
+IDS: dict[str, dict[str, str]] = {
+    "as Confluent": {"as-confluent": "true", "use-id": "contentId", "headers.enabled": "false"},
+    "by default": {},
+    "eight bytes": {"headers.enabled": "false"},
+}
+"""Settings by which Apicurio's converter writes schema ids; without any, the global id is in a header."""
+
+
+@pytest.mark.parametrize("ids", IDS)
 def test_in_avro_the_table_is_what_the_database_is(
+    ids: str,
     source: Source,
     capture: NewWorker,
     connections: Callable[..., Connections],
@@ -212,13 +222,15 @@ def test_in_avro_the_table_is_what_the_database_is(
     registry: EmbeddedRegistry,
 ) -> None:
     """By the converter of a registry, with schemas of its making: values of all types, and a column that comes."""
-    spec = TopicTable(f"avro.public.{NAME}", NAMESPACE, "in_avro", format="avro", write="upsert", envelope="debezium")
+    prefix = f"avro{list(IDS).index(ids)}"
+    spec = TopicTable(f"{prefix}.public.{NAME}", NAMESPACE, prefix, format="avro", write="upsert", envelope="debezium")
+    use_id = {"apicurio.use.id": "globalId"} if ids == "eight bytes" else {}
 
     def known() -> Connections:
-        return connections(SchemaRegistry({"url": registry.url}))
+        return connections(SchemaRegistry({"url": registry.url, **use_id}))
 
     source.execute(ROW)
-    worker = capture("avro", avro(registry))
+    worker = capture(prefix, avro(registry, IDS[ids]))
     try:
         worker.start()
         await_records(spec, known)
@@ -238,16 +250,14 @@ def test_in_avro_the_table_is_what_the_database_is(
     assert view(spec).dead_letters() == []
 
 
-def avro(registry: EmbeddedRegistry) -> dict[str, str]:
-    """Return the settings by which keys and values are Avro, with the registry's ids before them."""
+def avro(registry: EmbeddedRegistry, ids: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings by which keys and values are Avro, with the registry's ids."""
     settings = {
         "": "io.apicurio.registry.utils.converter.AvroConverter",
         ".apicurio.registry.url": f"http://{HOST}:{registry.port}/apis/registry/v2",
         ".apicurio.registry.auto-register": "true",
         ".apicurio.registry.find-latest": "true",
-        ".apicurio.registry.as-confluent": "true",
-        ".apicurio.registry.use-id": "contentId",
-        ".apicurio.registry.headers.enabled": "false",
+        **{f".apicurio.registry.{name}": value for name, value in ids.items()},
     }
     reported = {f"{side}.converter{name}": value for side in ("key", "value") for name, value in settings.items()}
     return {**reported, "schema.name.adjustment.mode": "avro"}

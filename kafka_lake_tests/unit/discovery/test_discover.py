@@ -176,7 +176,7 @@ def test_what_glues_serializers_wrote_is_likely() -> None:
     version, registry = UUID(bytes=written[2:18]), SchemaRegistry({"url": "http://127.0.0.1:1"})
     assert found.format == "confluent"
     assert found.evidence == f"1 of 1 sampled values looks like a registry's wire format, schema version {version}"
-    assert "Set KAFKA_LAKE_SCHEMA_REGISTRY_URL=glue://" in guess([written], "value", Schemas(registry)).remarks[0]
+    assert "set KAFKA_LAKE_SCHEMA_REGISTRY_URL=glue://" in guess([written], "value", Schemas(registry)).remarks[0]
     for other in (b"\x03\x01" + b"0123456789abcdef", b"\x03\x00" + b"0123456789abcde"):
         assert guess([other], "value", ALONE).format == "bytes"
 
