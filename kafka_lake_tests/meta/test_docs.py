@@ -2,6 +2,7 @@
 
 import os
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,22 @@ def _parents(drawn: list[str]) -> dict[str, str]:
         if depth:
             parents[name] = path[depth - 1]
     return parents
+
+
+_FILES = (
+    "kafka_lake/engine/ivy.xml",
+    "kafka_lake_tests/contract/older_brokers/ivy.xml",
+    "kafka_lake/devstack/debezium.xml",
+)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/kafka-clusters.md"])
+def test_tested_versions_are_those_that_the_suite_runs(page: str) -> None:
+    jars = "".join((ROOT / file).read_text() for file in _FILES)
+    brokers = re.findall(r'name="kafka_2.13" rev="([^"]+)"', jars)
+    java = re.findall(r'name="kafka-clients" rev="([^"]+)"', jars)[0]
+    (debezium,) = re.findall(r'name="debezium-connector-postgres" rev="([0-9.]+[0-9])', jars)
+    clients = [f"kafka-clients {java}", f"Debezium {debezium}"]
+    client = f"librdkafka {'.'.join(version('confluent-kafka').split('.')[:2])}"
+    text = (ROOT / page).read_text()
+    assert [what for what in [*brokers, *clients, client] if what not in text] == []
