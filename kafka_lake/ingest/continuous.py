@@ -15,7 +15,7 @@ from kafka_lake.errors import KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.ingest.topic_runner import AnyRunner, LeftBehindError, runner_of
+from kafka_lake.ingest.topic_runner import TopicRunner
 from kafka_lake.maintenance.policy import commits_since_compaction
 from kafka_lake.maintenance.procedures import compact
 from kafka_lake.runtime.context import Context, StoppedError
@@ -81,11 +81,10 @@ class Feed:
             that a run over all partitions can follow.
     """
 
-    runner: AnyRunner
+    runner: TopicRunner
     partitions: Collection[int]
     reported: float = field(init=False, default=_NEVER)
     has_begun: bool = field(init=False, default=False)
-    unreported: RunReport | None = field(init=False, default=None)
     _since_compaction: int | None = field(init=False, default=None)
 
     def has_news(self, ends: Watermarks | KafkaLakeError) -> bool:
@@ -129,9 +128,7 @@ def feed_of(
     context = replace(context, sleep=stop.sleep)
     topic = TopicEnds(context)
     chosen = frozenset(topic.now.partitions) if partitions is None else partitions
-    runner = runner_of(context, lambda table: Append(table, chosen), topic)
-    runner.resume_at(position)
-    return Feed(runner, chosen)
+    return Feed(TopicRunner(context, lambda table: Append(table, chosen), topic, position=position), chosen)
 
 
 @dataclass
@@ -190,11 +187,10 @@ class ContinuousRun:
         """Return the last report of a topic of a run that catches up; an error costs no other topic its report."""
         with self.stop.by_signals():
             try:
-                report = feed.runner.finish()
+                return feed.runner.finish()
             except Exception as error:
                 self._warn_of_next(feed, error)
-                report = feed.runner.report()
-        return feed.unreported or report
+                return feed.runner.report()
 
     def _pause(self) -> None:
         """Wait until the next commit may start; end if the run's time is over, or another run waits for its place."""
@@ -264,7 +260,7 @@ class ContinuousRun:
                 if self._makes_way():
                     return True
             self.ended = f"the topic has partitions that are not this run's: {', '.join(map(str, foreign))}"
-        elif runner.errors and self.others_wait is not None:
+        elif not runner.has_running or (runner.errors and self.others_wait is not None):
             # The reason was logged, and the other tables are up to date.
             self.ended = f"tables of topic {runner.context.spec.topic} can't go on"
         return not is_done
@@ -286,8 +282,6 @@ class ContinuousRun:
         context = feed.runner.context
         topic, warn = context.spec.topic, context.observer.warn
         if self.others_wait is not None:
-            if isinstance(error, LeftBehindError):
-                feed.unreported = error.report
             self._warn_of_next(feed, error)
             self.ended = f"topic {topic} can't go on"
             return

@@ -16,10 +16,9 @@ from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.jobs.dead_letter_replay import DeadLetterReplay
 from kafka_lake.ingest.jobs.replay import Replay, Reset
 from kafka_lake.ingest.report import Replayed, RunReport
-from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.table_state import with_position
 from kafka_lake.ingest.topic_ends import TopicEnds
-from kafka_lake.ingest.topic_runner import LeftBehindError, runner_of
+from kafka_lake.ingest.topic_runner import LeftBehindError, TopicRunner
 from kafka_lake.runtime.commit import NOT_KEPT, Commit
 from kafka_lake.runtime.context import Connections, Context, Observer
 from kafka_lake.runtime.plan import Plan, ReplayRange
@@ -127,7 +126,7 @@ def ingest(
         KafkaLakeError: For anything else that a user can mend; ``main`` has whole commits only.
     """
     with logged_run(spec, connections, run_id, observer) as context:
-        return runner_of(context, lambda table: Append(table, partitions)).run()
+        return TopicRunner(context, lambda table: Append(table, partitions)).run()
 
 
 def replay(
@@ -141,7 +140,7 @@ def replay(
         KafkaLakeError: For anything else that a user can mend; ``main`` has whole commits only.
     """
     with logged_run(spec, connections, run_id, observer) as context:
-        return runner_of(context, lambda table: Replay(table, replay_range)).run()
+        return TopicRunner(context, lambda table: Replay(table, replay_range)).run()
 
 
 Chosen = Sequence[tuple[TopicTable, frozenset[int] | None]]
@@ -217,7 +216,7 @@ def reset(
             column.
     """
     with logged_run(spec, connections, run_id, observer) as context:
-        return Runner(context, Reset(context, to, partitions)).run()
+        return TopicRunner(context, lambda table: Reset(table, to, partitions), alone=True).run()
 
 
 def adopt(
@@ -235,7 +234,7 @@ def adopt(
         KafkaLakeError: For anything else that a user can mend; ``main`` is as it was.
     """
     with logged_run(spec, connections, run_id, observer) as context:
-        return Runner(context, Adopt(context, agreed, source)).run()
+        return TopicRunner(context, lambda table: Adopt(table, agreed, source), alone=True).run()
 
 
 def replay_dead_letters(
@@ -249,7 +248,7 @@ def replay_dead_letters(
         TableError: If the table doesn't exist.
     """
     with logged_run(spec, connections, run_id, observer) as context:
-        report = Runner(context, DeadLetterReplay(context, where)).run()
+        report = TopicRunner(context, lambda table: DeadLetterReplay(table, where), alone=True).run()
     remaining = report.total("dead_letters")
     # An upsert table has fewer rows than changes.
     moved = report.total("records") - remaining if spec.is_keyed else report.total("rows")

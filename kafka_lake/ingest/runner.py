@@ -1,7 +1,5 @@
 """The runner: makes one commit after another, retries temporary errors, isolates records that fail, and reports."""
 
-import time
-from collections.abc import Mapping
 from dataclasses import replace
 
 from pyiceberg.table import Table
@@ -42,29 +40,25 @@ _ATTEMPTS = 5
 
 
 class Runner:
-    """Makes the commits of one run.
+    """Makes the commits of one table in a run.
 
     Args:
         reader: Reads the table's records of a topic with several tables; None if all records are the table's.
 
     Attributes:
         position: The table's last known position; None if it has none.
-        errors: Always empty, since an error of the only table is raised.
-        has_passed: Whether the last attempt read no record for the table.
     """
 
     def __init__(
-        self, context: Context, job: Job, topic: TopicEnds | None = None, reader: TableReader | None = None
+        self, context: Context, job: Job, topic: TopicEnds, reader: TableReader | None, position: Position | None
     ) -> None:
         self.context = context
         self.job = job
-        self.topic = topic or TopicEnds(context)
+        self.topic = topic
         self.reader = reader
-        self.has_passed = False
-        self.position: Position | None = None
+        self.position = position
         self.commits: list[Commit] = []
-        self.errors: Mapping[tuple[str, str], Exception] = {}
-        self._committed = 0
+        self._has_committed = self._has_passed = False
         self._failed_so_far = (0, 0)
         self._search = Search()
         self._byte_limit = ByteLimit(context)
@@ -72,25 +66,15 @@ class Runner:
         self._created: set[tuple[str, str]] = set()
         self._decoding: Plan | None = None
         self._tables: Tables | None = None
-        self._reported = time.monotonic()
 
-    def resume_at(self, position: Position | None) -> None:
-        """Set the position that an earlier run of the same process reached."""
-        self.position = position
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether the table may have records although the last attempt had none to commit."""
+        return self._has_passed or (self.reader is not None and self.reader.is_waiting)
 
-    def run(self) -> RunReport:
-        """Make commits until the job is done."""
-        # A poll within an attempt would retry within retries.
-        self.topic.poll()
-        self.job.prepare(self.topic)
-        while True:
-            done = self.next_commit()
-            if done is None or self._is_done():
-                return self.finish()
-
-    def _is_done(self) -> bool:
+    def is_done(self) -> bool:
         """Return whether the job is done after the last commit, as far as that is certain."""
-        if self._tables is None:
+        if self._tables is None or self.reader is not None:
             return False
         try:
             return self.job.plan(self.topic, self._tables.table) is None
@@ -124,7 +108,7 @@ class Runner:
         self._search = self._search.done(plan, commit.rows)
         self._byte_limit.done(plan, commit)
         self.commits.append(commit)
-        self._committed += 1
+        self._has_committed = True
         self.position = commit.after
         if self.reader is not None:
             self.reader.note_commit(commit.after)
@@ -168,7 +152,7 @@ class Runner:
         finally:
             self.position, self._decoding = attempt.position, attempt.decoding
             self._created |= attempt.created
-            self.has_passed = attempt.passed is not None
+            self._has_passed = attempt.passed is not None
         if attempt.passed is not None:
             self._search = self._search.done(attempt.passed, rows=0)
         self._tables = done.tables if done else None
@@ -288,31 +272,17 @@ class Runner:
         """Count dead letters from 0: the limit holds for each part of a continuous run."""
         self._failed_so_far = (0, 0)
 
-    def raise_errors(self, report: RunReport) -> None:
-        """Do nothing: a single table's error has been raised already."""
+    def report(self, seconds: float) -> RunReport:
+        """Return the report of the commits since the last one."""
+        commits, self.commits, context = self.commits, [], self.context
+        reached = {context.spec.topic: Reached(self.topic.now, self.position)}
+        return RunReport(context.table_name, context.run_id, reached, commits, seconds)
 
-    def report(self) -> RunReport:
-        """Return the report of the commits since the last one, or since the run began."""
-        commits, began, context = self.commits, self._reported, self.context
-        self.commits, self._reported = [], time.monotonic()
-        elapsed = self._reported - began
-        return RunReport(
-            table=context.table_name,
-            run_id=context.run_id,
-            reached={context.spec.topic: Reached(self.topic.now, self.position)},
-            commits=commits,
-            seconds=elapsed,
-        )
-
-    def finish(self) -> RunReport:
-        """Drop branches that killed runs left behind, if this run has committed, and return the last report."""
-        if self._committed:
-            self._sweep()
-        return self.report()
-
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
+        """Drop branches that killed runs left behind, if this run has committed."""
         spec, tables = self.context.spec, self._tables
-        if tables and not any(staging_branches(state.table) for state in (tables.table, tables.dead_letters) if state):
+        states = (tables.table, tables.dead_letters) if tables else ()
+        if not self._has_committed or (tables and not any(staging_branches(state.table) for state in states if state)):
             return
         try:
             sweep(spec, self.context.connections)

@@ -1,4 +1,4 @@
-"""The runner of a topic with several tables: each table commits by itself, and an error of one stops only that one."""
+"""The runner of a topic: each of its tables commits by itself, and an error of one of several stops only that one."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from typing import ClassVar
 from kafka_lake.common.offsets import Position, least
 from kafka_lake.error_classification import headline, is_transient
 from kafka_lake.errors import ConditionError, KafkaError, KafkaLakeError, RecordTooLargeError
-from kafka_lake.ingest.jobs.append import Append, Job
+from kafka_lake.ingest.jobs.append import Job
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.runner import Runner
 from kafka_lake.ingest.shared_read import SharedRead, TableReader
@@ -43,16 +43,41 @@ class LeftBehindError(KafkaLakeError):
 
 
 class TopicRunner:
-    """Makes the commits of a run over a topic with several tables."""
+    """Makes the commits of a run.
 
-    def __init__(self, context: Context, job: Callable[[Context], Job], topic: TopicEnds | None = None) -> None:
+    Args:
+        job: Returns the job of a table.
+        position: Where an earlier run of this process ended, for a topic with a single table.
+        alone: Whether the job is for the topic's own table only.
+
+    Attributes:
+        errors: The errors of stopped tables. An error of a single table is raised.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        job: Callable[[Context], Job],
+        topic: TopicEnds | None = None,
+        *,
+        position: Position | None = None,
+        alone: bool = False,
+    ) -> None:
         self.context = context
         self.topic = topic or TopicEnds(context)
         self.errors: dict[Identifier, Exception] = {}
         self._job = job
         self._shared = SharedRead(context)
+        self._is_shared = context.spec.has_routes and not alone
         self._runners: dict[Identifier, Runner] = {}
+        if not self._is_shared:
+            self._runners[context.spec.identifier] = Runner(context, job(context), self.topic, None, position)
         self._positions_committed = self._reported = time.monotonic()
+
+    @property
+    def has_running(self) -> bool:
+        """Return whether a table isn't stopped."""
+        return not self.errors or bool(self._running())
 
     @property
     def commits(self) -> list[Commit]:
@@ -68,29 +93,25 @@ class TopicRunner:
             return None
         return least([replace(positions[0], offsets=self._next_offsets(runner)) for runner in running])
 
-    def resume_at(self, position: Position | None) -> None:
-        """Do nothing: each table resumes at its own position."""
-
     def run(self) -> RunReport:
         """Make commits until the jobs of all tables are done."""
+        # A poll within an attempt would retry within retries.
         self.topic.poll()
         self._add_tables()
         for runner in self._running():
             runner.job.prepare(self.topic)
-        while self.next_commit() is not None:
+        while self.next_commit() is not None and not all(runner.is_done() for runner in self._running()):
             pass
         report = self.finish()
         self.raise_errors(report)
         return report
 
     def next_commit(self) -> Commit | None:
-        """Let each table make its next commit; return the first one."""
+        """Let each table make its next commit; return the first one, or None if all tables are done or stopped."""
         self._add_tables()
         try:
             while True:
                 commits, is_done = self._round()
-                if not self._running():
-                    self.raise_errors(self.report())
                 if time.monotonic() - self._positions_committed > _POSITION_SECONDS:
                     self._commit_positions()
                 if commits or is_done:
@@ -104,20 +125,19 @@ class TopicRunner:
         self._shared.next_round()
         commits, is_done = list[Commit](), True
         for runner in self._in_order():
-            reader = self._shared.readers[runner.context.spec.identifier]
             commit = self._commit(runner)
             commits += [commit] if commit else []
-            is_done &= not (runner.has_passed or reader.is_waiting)
+            is_done &= not runner.is_waiting
             self._add_tables()
         return commits, is_done
 
     def report(self) -> RunReport:
         """Return the report of the commits since the last one, or since the run began."""
         began, self._reported = self._reported, time.monotonic()
-        reports = {
-            table: replace(runner.report(), seconds=self._reported - began) for table, runner in self._runners.items()
-        }
-        own = reports.pop(self.context.spec.identifier)
+        reports = {table: runner.report(self._reported - began) for table, runner in self._runners.items()}
+        # An error may come before the first table is loaded.
+        nothing = RunReport(self.context.table_name, self.context.run_id)
+        own = reports.pop(self.context.spec.identifier, nothing)
         return replace(own, others=reports)
 
     def finish(self) -> RunReport:
@@ -128,7 +148,7 @@ class TopicRunner:
             self._shared.next_round()
         report = self.report()
         for runner in self._runners.values():
-            runner.finish()
+            runner.sweep()
         return report
 
     def forget_failed(self) -> None:
@@ -144,7 +164,8 @@ class TopicRunner:
 
     def _add_tables(self) -> None:
         """Make a runner for each new table."""
-        self.context.with_retries(self._try_to_add_tables)
+        if self._is_shared:
+            self.context.with_retries(self._try_to_add_tables)
 
     def _try_to_add_tables(self) -> None:
         if not self._runners:
@@ -163,10 +184,9 @@ class TopicRunner:
         context = replace(self.context, spec=spec, observer=observer, timings=Timings(), begins=begins)
         reader = TableReader(self._shared, context)
         self._shared.readers[spec.identifier] = reader
-        runner = Runner(context, self._job(context), self.topic, reader)
         table = context.connections.catalog.table(spec.identifier)
-        runner.position = state_of(spec, table).position if table else None
-        return runner
+        position = state_of(spec, table).position if table else None
+        return Runner(context, self._job(context), self.topic, reader, position)
 
     def _running(self) -> list[Runner]:
         return [runner for table, runner in self._runners.items() if table not in self.errors]
@@ -186,23 +206,23 @@ class TopicRunner:
 
     def _next_offsets(self, runner: Runner) -> dict[int, int]:
         """Return the next offsets that a table reads."""
-        now, reader = self.topic.now, self._shared.readers[runner.context.spec.identifier]
+        now, reader = self.topic.now, runner.reader
         if runner.position is not None:
             offsets = dict(runner.position.offsets)
         else:
             offsets = {**(now.low if self.context.spec.start == "earliest" else now.end), **runner.context.begins}
-        return {partition: reader.next(partition, offset) for partition, offset in offsets.items()}
+        return offsets if reader is None else {p: reader.next(p, offset) for p, offset in offsets.items()}
 
     def _commit(self, runner: Runner) -> Commit | None:
         """Let a table make its next commit. After an error, the table is left out for the rest of the run."""
-        table = runner.context.spec.identifier
+        table, reader = runner.context.spec.identifier, runner.reader
         try:
             return runner.next_commit()
         except Exception as error:
-            if isinstance(error, _FOR_ALL_TABLES) or is_transient(error):
+            if reader is None or isinstance(error, _FOR_ALL_TABLES) or is_transient(error):
                 raise
             self.errors[table] = error
-            self._shared.readers[table].is_stopped = True
+            reader.is_stopped = True
             self.context.observer.warn(f"{headline(error)} Table {'.'.join(table)} stops; the other tables go on.")
             return None
 
@@ -210,8 +230,8 @@ class TopicRunner:
         """Commit the position of each table with passed offsets, so that the next run doesn't read them again."""
         self._positions_committed = time.monotonic()
         for runner in self._running():
-            reader = self._shared.readers[runner.context.spec.identifier]
-            if not reader.has_passed:
+            reader = runner.reader
+            if reader is None or not reader.has_passed:
                 continue
             reader.moves_position_only = True
             try:
@@ -219,11 +239,3 @@ class TopicRunner:
                     self._commit(runner)
             finally:
                 reader.moves_position_only = False
-
-
-AnyRunner = Runner | TopicRunner
-
-
-def runner_of(context: Context, job: Callable[[Context], Job] = Append, topic: TopicEnds | None = None) -> AnyRunner:
-    """Return the runner of a topic with one table or several."""
-    return TopicRunner(context, job, topic) if context.spec.has_routes else Runner(context, job(context), topic)

@@ -19,7 +19,6 @@ from kafka_lake.catalog.positions import POSITION
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
 from kafka_lake.errors import KafkaError, KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.continuous import ContinuousRun, Feed, Stop, has_news
-from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.runtime.context import Context, Observer, RetryPolicy, StoppedError
 from kafka_lake.spec.continuous import Continuous
 from kafka_lake.spec.topic_table import TopicTable
@@ -76,6 +75,7 @@ class Script:
     said: list[str] = field(default_factory=list)
     anew: list[float] = field(default_factory=list)
     errors: dict[str, Exception] = field(default_factory=dict)
+    has_running: bool = True
     now: Any = None
     connections: Any = field(
         default_factory=lambda: SimpleNamespace(
@@ -540,7 +540,8 @@ def test_topic_that_was_never_due_is_asked_nothing_at_the_end():
     assert {number for number, _ in catch_up(clock, busy, quiet).reports()} == {0}
 
 
-def test_commits_before_all_tables_stop_are_reported():
+@pytest.mark.parametrize("catches_up", [True, False])
+def test_commits_before_all_tables_stop_are_reported(catches_up):
     clock = Clock(10.0)
     (topic,) = growing(clock, "a")
     commit = topic.next_commit
@@ -548,11 +549,14 @@ def test_commits_before_all_tables_stop_are_reported():
     def stop() -> Any:
         if clock.now < 16:
             return commit()
-        raise LeftBehindError("Topic a: the run left tables", {"lake.a": KafkaLakeError("No.")}, topic.report())
+        topic.errors, topic.has_running = {"lake.a": KafkaLakeError("No.")}, False
+        return None
 
     topic.next_commit = stop  # type: ignore[method-assign]
-    reported = [report.commits for _, report in catch_up(clock, topic).reports()]
+    made = catch_up(clock, topic) if catches_up else run_of(clock, [topic], SETTINGS)
+    reported = [report.commits for _, report in made.reports()]
     assert [at for commits in reported for at in commits] == [at + topic.cost for at in topic.begun]
+    assert made.ended == "tables of topic a can't go on"
 
 
 def test_run_lasts_to_its_end_though_no_other_commit_fits(steady):

@@ -5,8 +5,7 @@ from typing import Any
 
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import each_topic
-from kafka_lake.ingest.runner import Runner
-from kafka_lake.ingest.topic_runner import LeftBehindError
+from kafka_lake.ingest.topic_runner import LeftBehindError, TopicRunner
 from kafka_lake.runtime.context import ignore
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.unit.simulated.history import IDENTITIES, OTHER_TOPIC, Attempt
@@ -43,7 +42,7 @@ class SharedWorld(World):
 
         def run(of_topic: TopicTable, _: object) -> RunReport:
             its = replace(context, spec=of_topic)
-            return Runner(its, job_of(attempt, its)).run()
+            return TopicRunner(its, lambda table: job_of(attempt, table)).run()
 
         chosen = [(replace(spec, topic=topic), attempt.partitions) for topic in attempt.topics]
         try:

@@ -16,7 +16,7 @@ from kafka_lake.catalog.positions import LOSSES, ancestors, head_of, read_state,
 from kafka_lake.common.offsets import losses_from_json
 from kafka_lake.dead_letters.pending import Pending, pending_reconciliation
 from kafka_lake.errors import DataLossError, KafkaLakeError, PublishRefusedError
-from kafka_lake.ingest.runner import Runner
+from kafka_lake.ingest.topic_runner import TopicRunner
 from kafka_lake.maintenance.clean import sweep
 from kafka_lake.runtime.context import ignore
 from kafka_lake_tests.unit.simulated.catalog import View
@@ -264,7 +264,7 @@ class World(Log):
     def perform(self, process: Process, run_id: str) -> Any:
         """Run to the end in a process, and return the report."""
         context = process.context(run_id)
-        return Runner(context, job_of(process.attempt, context)).run()
+        return TopicRunner(context, lambda table: job_of(process.attempt, table)).run()
 
     def finish(self) -> None:
         """Run once more, undisturbed, and check that every record is in one place exactly once."""
