@@ -17,13 +17,12 @@ from kafka_lake.runtime.commit import (
     RULES_REMEDY,
     CheckFailedError,
     ColumnNote,
-    DeadLetterClass,
     Finding,
     rule_finding,
 )
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
-from kafka_lake.runtime.task.report import Span
+from kafka_lake.runtime.task.report import DeadLetterClass, Span
 from kafka_lake.schema.evolution.model import Conflict
 from kafka_lake.schema.rules import Change, changes
 from kafka_lake.spec.topic_table import TopicTable
@@ -206,8 +205,9 @@ def dead_letters(spec: TopicTable, staged: Staged, failed_so_far: tuple[int, int
         problems.append(f"{failed} dead letters of {records} records, the limit is {spec.max_dead_letters} ({classes})")
     facts: dict[str, Any] = {"dead_letters": staged.failed, "policy": spec.dead_letters}
     for c in staged.classes:
+        value = f" Value: {c.value}" if spec.samples else ""
         facts[c.name] = c.count
-        facts[f"sample_{c.name}"] = f"{c.place}{_reason(c)}{f' Value: {c.value}' if spec.samples else ''}"
+        facts[f"sample_{c.name}"] = f"{place(c.topic, c.partition)} offset {c.offset}{_reason(c)}{value}"
     return Finding("dead_letters", tuple(problems), facts)
 
 

@@ -23,11 +23,12 @@ from kafka_lake.ingest.read import read
 from kafka_lake.routing.by_value import knowing
 from kafka_lake.routing.conditions import records_of
 from kafka_lake.runtime.choose_decoder import decoder_of
-from kafka_lake.runtime.commit import ColumnNote, DeadLetterClass
+from kafka_lake.runtime.commit import ColumnNote
 from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.decode_options import SchemaPlan
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.record_keys import state_of
+from kafka_lake.runtime.task.report import DeadLetterClass
 from kafka_lake.schema.rules import Change, needed_changes
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.dead_letters import classes_of

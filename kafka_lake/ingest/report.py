@@ -9,9 +9,10 @@ from kafka_lake.common.records import without_time
 from kafka_lake.common.text import rough
 from kafka_lake.ingest.audit import Audited
 from kafka_lake.ingest.read import Records
-from kafka_lake.runtime.commit import CHECKS, ColumnNote, Commit, DeadLetterClass, Finding, Waited
+from kafka_lake.runtime.commit import CHECKS, ColumnNote, Commit, Finding, Waited
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
+from kafka_lake.runtime.task.report import DeadLetterClass, merged_classes
 from kafka_lake.writers.staged import Staged
 
 
@@ -181,15 +182,9 @@ class RunReport:
                 lag=behind,
             )
 
-    def classes(self) -> list[DeadLetterClass]:
-        """Return the run's dead letters by class, most frequent first, each with its first sample."""
-        merged: dict[str, DeadLetterClass] = {}
-        for dead_letter_class in (c for commit in self.commits for c in commit.classes):
-            known = merged.get(dead_letter_class.name)
-            merged[dead_letter_class.name] = (
-                replace(known, count=known.count + dead_letter_class.count) if known else dead_letter_class
-            )
-        return sorted(merged.values(), key=lambda dead_letter_class: (-dead_letter_class.count, dead_letter_class.name))
+    def classes(self) -> tuple[DeadLetterClass, ...]:
+        """Return the run's dead letters by class, the most frequent first."""
+        return merged_classes(c for commit in self.commits for c in commit.classes)
 
     def findings(self) -> list[Finding]:
         """Return one result for each check over all commits; without a commit, every check passes."""

@@ -16,6 +16,7 @@ from kafka_lake.catalog.history import recorded_losses, schema_history
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import ancestors, has_origin, head_of, live_row_count, positions_in, summary_of
 from kafka_lake.catalog.tables import sources_of
+from kafka_lake.common.offsets import place
 from kafka_lake.common.text import code, plain, printable, readable
 from kafka_lake.common.text import table as markdown_table
 from kafka_lake.engine.task import METADATA_COLUMN
@@ -194,7 +195,10 @@ def table_metadata(report: RunReport, table: Table | None, catalog: LakeCatalog,
         **({f"lag_of_{topic}": lag for topic, lag in lags.items()} if spec.topics else {}),
     }
     if classes := report.classes():
-        lines = [(c.name, str(c.count), c.place, code(c.message), code(c.value)) for c in classes]
+        lines = [
+            (c.name, str(c.count), f"{place(c.topic, c.partition)} offset {c.offset}", code(c.message), code(c.value))
+            for c in classes
+        ]
         head = ("class", "records", "sample", "reason", "value")
         metadata["dead_letter_classes"] = in_a_window(markdown_table(head, lines))
     if table and table.current_snapshot():

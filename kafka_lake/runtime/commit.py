@@ -1,59 +1,23 @@
 """A published commit: its figures and the results of its checks."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kafka_lake.common.offsets import OffsetRange, Position, place
+from kafka_lake.common.offsets import OffsetRange, Position
 from kafka_lake.errors import AuditFailedError
-from kafka_lake.formats.redaction import quoted
 from kafka_lake.spec.rule import RULE_CHECK
-from kafka_lake.spec.topic_table import TopicTable
 
 if TYPE_CHECKING:
     from kafka_lake.quality.result import RuleResult
+    from kafka_lake.runtime.task.report import DeadLetterClass
 
 CHECKS = ("row_count", "offset_continuity", "schema_evolution", "dead_letters", "data_loss")
 # `data_loss` reports, and doesn't prevent a publication.
 GATES = frozenset(CHECKS) - {"data_loss"}
 NOT_KEPT = "not kept"
 """The note of a column that doesn't keep all of the records' values."""
-
-
-@dataclass(frozen=True)
-class DeadLetterClass:
-    """The dead letters of a commit with one error class, and a sample.
-
-    Args:
-        offset: Offset of the sample, the first of its class in that partition.
-        message: The sample's error, which may quote its value; empty after redaction.
-        value: The beginning of the sample's value, as text; empty after redaction.
-        topic: The sample's topic; set by `shown`.
-    """
-
-    name: str
-    count: int
-    partition: int
-    offset: int
-    message: str
-    value: str
-    topic: str = ""
-
-    @property
-    def place(self) -> str:
-        """Return the sample's partition and offset."""
-        return f"{place(self.topic, self.partition)} offset {self.offset}"
-
-    def shown(self, spec: TopicTable) -> "DeadLetterClass":
-        """Return the class redacted by the topic's settings, for logs, errors and Dagster's pages."""
-        message, value = (quoted(text, spec.samples, spec.mask) for text in (self.message, self.value))
-        return replace(self, message=message, value=value, topic=spec.topic)
-
-
-def most_frequent_first(classes: Iterable[DeadLetterClass]) -> tuple[DeadLetterClass, ...]:
-    """Return classes by descending count."""
-    return tuple(sorted(classes, key=lambda dead_letter_class: (-dead_letter_class.count, dead_letter_class.name)))
 
 
 @dataclass(frozen=True)
@@ -151,7 +115,7 @@ class Commit:
     rows_by_partition: Mapping[int, int]
     findings: tuple[Finding, ...]
     kind: str = "append"
-    classes: tuple[DeadLetterClass, ...] = ()
+    classes: "tuple[DeadLetterClass, ...]" = ()
     waited: "Waited | None" = None
     published_at: float | None = None
     bytes_read: int = 0

@@ -14,10 +14,9 @@ from kafka_lake.formats.decoder import Decoder
 from kafka_lake.formats.task.error_classes import UNDECODABLE
 from kafka_lake.quality.result import Refused, RuleResult
 from kafka_lake.quality.validation import Validation, ValidationResult
-from kafka_lake.runtime.commit import DeadLetterClass
 from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.plan import Plan
-from kafka_lake.runtime.task.report import Span
+from kafka_lake.runtime.task.report import DeadLetterClass, Span
 from kafka_lake.schema.evolution.model import Conflict
 from kafka_lake.schema.rules import Change
 from kafka_lake.spec.topic_table import TopicTable

@@ -28,10 +28,9 @@ from kafka_lake.formats.task.batches import ERROR_CLASS, ERROR_MESSAGE, OBSERVED
 from kafka_lake.formats.task.batches import loaded as loaded_observed
 from kafka_lake.quality.row_rules import RowRules, row_rules
 from kafka_lake.quality.task.rules import merged_answers
-from kafka_lake.runtime.commit import DeadLetterClass, most_frequent_first
 from kafka_lake.runtime.decode_options import Batch, Written
 from kafka_lake.runtime.plan import Plan
-from kafka_lake.runtime.task.report import Report, loaded, merged
+from kafka_lake.runtime.task.report import Report, loaded, merged_classes
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.frames import tasks_of
 from kafka_lake.writers.task import writer
@@ -160,7 +159,7 @@ def written(
         with_errors=with_errors,
         spans=report.spans,
         rules=rules.results(report.asked, report.answers),
-        classes=most_frequent_first(DeadLetterClass(**vars(failure)) for failure in report.failures),
+        classes=report.classes,
         properties={DECODED_BY_ARROW: str(report.records - report.failed)},
         has_stopped=any(part.stopped for part in reports),
     )
@@ -227,7 +226,7 @@ def _merged(reports: Sequence[Report]) -> Report:
     stamps = {name: [ms for ms in values[name] if ms is not None] for name in ("oldest_ms", "newest_ms")}
     return Report(
         **totals,
-        failures=merged(chain.from_iterable(values["failures"])),
+        classes=merged_classes(chain.from_iterable(values["classes"])),
         oldest_ms=min(stamps["oldest_ms"], default=None),
         newest_ms=max(stamps["newest_ms"], default=None),
         asked=asked,

@@ -15,10 +15,10 @@ from kafka_lake.engine.frames import OFFSET
 from kafka_lake.engine.interop import to_arrow_schema
 from kafka_lake.formats.columns import nullable_all
 from kafka_lake.formats.task.error_classes import SAMPLE_CHARACTERS
-from kafka_lake.runtime.commit import DeadLetterClass, most_frequent_first
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.record_keys import added_between, at_version, state_of
+from kafka_lake.runtime.task.report import DeadLetterClass, merged_classes
 from kafka_lake.writers.frames import append, shaped, tasks_of
 from kafka_lake.writers.staged import StagedTable
 
@@ -173,7 +173,7 @@ def classes_of(dead_letters: DataFrame) -> tuple[DeadLetterClass, ...]:
         F.substring(F.make_valid_utf8(F.col("value").cast("string")), 1, SAMPLE_CHARACTERS).alias("value"),
     )
     grouped = dead_letters.groupBy("error_class").agg(F.count(F.lit(1)).alias("count"), F.min(sample).alias("sample"))
-    return most_frequent_first(
+    return merged_classes(
         DeadLetterClass(
             name=row["error_class"],
             count=row["count"],

@@ -28,16 +28,18 @@ from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import AuditFailedError, TableError
 from kafka_lake.formats import UNMATCHED
 from kafka_lake.formats.decoder import Decoder, Unreadable, batch_metrics, decoded
+from kafka_lake.formats.redaction import quoted
 from kafka_lake.formats.table_compatibility import key_columns
 from kafka_lake.formats.task.batches import OBSERVED
 from kafka_lake.formats.task.decoded import NOTHING
 from kafka_lake.quality.result import Refused, refused_mark
 from kafka_lake.quality.validation import ValidationResult
-from kafka_lake.runtime.commit import DeadLetterClass
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.decode_options import Batch, SchemaPlan, Written
 from kafka_lake.runtime.plan import Plan
+from kafka_lake.runtime.task.report import DeadLetterClass
 from kafka_lake.schema.rules import Change
+from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.append import nothing_written
 from kafka_lake.writers.append_tables import Prewritten
 from kafka_lake.writers.dead_letters import added_rows, known_dead_letters, may_be_obsolete, stage_dead_letters
@@ -437,7 +439,12 @@ def _stage_dead_letters(
     if not classes:
         added = rows if table is None or known else added_rows(context, spec.dead_letter_table, table)
         classes = context.decoding.classes(added)
-    return _DeadLetters(rows, table, known, tuple(dead_letter_class.shown(spec) for dead_letter_class in classes))
+    return _DeadLetters(rows, table, known, tuple(_redacted(part, spec) for part in classes))
+
+
+def _redacted(of: DeadLetterClass, spec: TopicTable) -> DeadLetterClass:
+    message, value = (quoted(text, spec.samples, spec.mask) for text in (of.message, of.value))
+    return replace(of, message=message, value=value, topic=spec.topic)
 
 
 def _has_obsolete(source: _Source, before: TableState | None) -> bool:

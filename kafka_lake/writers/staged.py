@@ -8,9 +8,8 @@ from pyspark.sql import DataFrame
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.positions import AUTHOR, POSITION, TableState, summary_of
 from kafka_lake.quality.result import RuleResult
-from kafka_lake.runtime.commit import DeadLetterClass
 from kafka_lake.runtime.decode_options import Written
-from kafka_lake.runtime.task.report import Span
+from kafka_lake.runtime.task.report import DeadLetterClass, Span
 from kafka_lake.schema.evolution.model import Conflict
 from kafka_lake.schema.rules import Change
 from kafka_lake.writers.history.versions import HistoryResult

@@ -56,11 +56,14 @@ class Spans:
 
 
 @dataclass(frozen=True)
-class Failure:
-    """Records of one error class, and the first of them.
+class DeadLetterClass:
+    """The dead letters of one error class, and the first of them as a sample.
 
     Args:
-        partition: Kafka partition of the first one, the lowest of all.
+        partition: The sample's Kafka partition, the lowest of all.
+        message: The sample's error, which may quote its value; empty after redaction.
+        value: The beginning of the sample's value, as text; empty after redaction.
+        topic: The sample's topic; set for logs, errors and Dagster's pages.
     """
 
     name: str
@@ -69,9 +72,10 @@ class Failure:
     offset: int
     message: str
     value: str
+    topic: str = ""
 
-    def and_(self, other: "Failure") -> "Failure":
-        """Return the sum of two failures of the same class."""
+    def and_(self, other: "DeadLetterClass") -> "DeadLetterClass":
+        """Return the sum of two of the same class."""
         first = min(self, other, key=lambda span: (span.partition, span.offset))
         return replace(first, count=self.count + other.count)
 
@@ -95,7 +99,7 @@ class Report:
     tombstones: int = 0
     failed: int = 0
     untimed: int = 0
-    failures: tuple[Failure, ...] = ()
+    classes: tuple[DeadLetterClass, ...] = ()
     oldest_ms: int | None = None
     newest_ms: int | None = None
     spans: tuple[Span, ...] = ()
@@ -110,7 +114,7 @@ class Report:
 def dumped_report(report: Report) -> bytes:
     """Return a serialized report, for `loaded`."""
     # As plain tuples: classes that are sent by value differ from those of the driver.
-    nested = {name: [tuple(vars(entry).values()) for entry in getattr(report, name)] for name in ("spans", "failures")}
+    nested = {name: [tuple(vars(entry).values()) for entry in getattr(report, name)] for name in ("spans", "classes")}
     return pickle.dumps({**vars(report), **nested})
 
 
@@ -118,19 +122,19 @@ def loaded(report: bytes) -> Report:
     """Return a report that `dumped_report` serialized."""
     fields = pickle.loads(report)
     spans = tuple(Span(*values) for values in fields["spans"])
-    return Report(**{**fields, "spans": spans, "failures": tuple(Failure(*values) for values in fields["failures"])})
+    return Report(**{**fields, "spans": spans, "classes": tuple(DeadLetterClass(*part) for part in fields["classes"])})
 
 
-def merged(failures: Iterable[Failure]) -> tuple[Failure, ...]:
-    """Return the sum of failures, one for each class."""
-    found: dict[str, Failure] = {}
-    for failure in failures:
-        found[failure.name] = found[failure.name].and_(failure) if failure.name in found else failure
-    return tuple(found.values())
+def merged_classes(parts: Iterable[DeadLetterClass]) -> tuple[DeadLetterClass, ...]:
+    """Return the sums of dead letters by class, the most frequent first."""
+    found: dict[str, DeadLetterClass] = {}
+    for part in parts:
+        found[part.name] = found[part.name].and_(part) if part.name in found else part
+    return tuple(sorted(found.values(), key=lambda merged: (-merged.count, merged.name)))
 
 
-def failures_of(failed: pa.RecordBatch) -> Iterator[Failure]:
-    """Yield the failures of a batch, one for each class."""
+def classes_of_batch(failed: pa.RecordBatch) -> Iterator[DeadLetterClass]:
+    """Yield the failed records of a batch by class."""
     classes = failed.column(ERROR_CLASS)
     for name in classes.unique().to_pylist():
         those = failed.filter(pc.equal(classes, name))
@@ -139,4 +143,4 @@ def failures_of(failed: pa.RecordBatch) -> Iterator[Failure]:
         partition, offset, message, value = first.to_pylist()[0].values()
         # No character has more than 4 bytes.
         begin = (value or b"")[: 4 * SAMPLE_CHARACTERS].decode(errors="replace")[:SAMPLE_CHARACTERS]
-        yield Failure(name, len(those), partition=partition, offset=offset, message=message, value=begin)
+        yield DeadLetterClass(name, len(those), partition=partition, offset=offset, message=message, value=begin)

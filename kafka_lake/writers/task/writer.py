@@ -14,7 +14,7 @@ from kafka_lake.formats.task.batches import ERROR_CLASS, ERROR_MESSAGE, dumped, 
 from kafka_lake.formats.task.decoded import NOTHING, Decoded, Observed
 from kafka_lake.formats.task.decoders import RecordDecoder, unpack_decoder
 from kafka_lake.quality.task.rules import RuleChecker, RuleTest
-from kafka_lake.runtime.task.report import Report, Spans, dumped_report, failures_of, merged
+from kafka_lake.runtime.task.report import Report, Spans, classes_of_batch, dumped_report, merged_classes
 from kafka_lake.writers.task.files import Files
 
 REPORT, TABLE, TOPIC_ID = "report", "table", "topic_id"
@@ -157,7 +157,7 @@ class Writer:
             self._spans.add(kept)
             self._files.add(rows)
         if len(failed):
-            report = replace(report, failures=merged((*report.failures, *failures_of(failed))))
+            report = replace(report, classes=merged_classes((*report.classes, *classes_of_batch(failed))))
         if self._before_stop is not None:
             self._before_stop -= len(whole)
         self._report = report

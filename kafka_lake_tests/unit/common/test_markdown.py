@@ -20,7 +20,8 @@ from kafka_lake.ingest.report import Reached, RunReport
 from kafka_lake.orchestration.check_results import check_result, dead_letter_result
 from kafka_lake.orchestration.reporting import _of_routes
 from kafka_lake.orchestration.table_metadata import about_table, table_metadata
-from kafka_lake.runtime.commit import Commit, DeadLetterClass, Finding
+from kafka_lake.runtime.commit import Commit, Finding
+from kafka_lake.runtime.task.report import DeadLetterClass
 from kafka_lake.spec.topic_table import TopicTable
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])

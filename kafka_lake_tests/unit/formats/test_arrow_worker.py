@@ -30,7 +30,16 @@ from kafka_lake.formats.task import batches as task_of_records
 from kafka_lake.formats.task.columns import Rules
 from kafka_lake.formats.task.shapes import shaped
 from kafka_lake.ingest.audit import partitions_of
-from kafka_lake.runtime.task.report import Failure, Report, Span, Spans, dumped_report, failures_of, loaded, merged
+from kafka_lake.runtime.task.report import (
+    DeadLetterClass,
+    Report,
+    Span,
+    Spans,
+    classes_of_batch,
+    dumped_report,
+    loaded,
+    merged_classes,
+)
 from kafka_lake.writers.append import table_of_work
 from kafka_lake.writers.task.files import _repetitive
 from kafka_lake.writers.task.writer import Work, bytes_of, decode, decode_and_write, write_rows
@@ -96,7 +105,7 @@ def test_a_batch_of_tombstones_is_no_row() -> None:
 
 
 def test_a_report_arrives_as_it_was_sent() -> None:
-    failure = Failure("not_json", 3, 0, 6, "Broken.", "{")
+    failure = DeadLetterClass("not_json", 3, 0, 6, "Broken.", "{")
     report = Report((), 7, 2, 3, 4, (failure,), None, None, (Span(0, 4, 5, 9),), ("seen",))
     assert loaded(dumped_report(report)) == report
 
@@ -110,12 +119,12 @@ def test_failed_records_are_counted_by_class_with_the_first_of_each() -> None:
             for p, o, name, value in rows
         ]
     )
-    not_json = Failure("not_json", 3, 0, 9, "0/9", "\ufffd" + "b" * 199)
-    wrong_type = Failure("wrong_type", 2, 0, 3, "0/3", "c")
-    assert list(failures_of(failed)) == [not_json, wrong_type]
-    parts = [failure for n in range(5) for failure in failures_of(failed.slice(n, 1))]
-    assert sorted(merged(parts), key=lambda item: item.name) == [not_json, wrong_type]
-    assert list(failures_of(failed.slice(0, 0))) == []
+    not_json = DeadLetterClass("not_json", 3, 0, 9, "0/9", "\ufffd" + "b" * 199)
+    wrong_type = DeadLetterClass("wrong_type", 2, 0, 3, "0/3", "c")
+    assert list(classes_of_batch(failed)) == [not_json, wrong_type]
+    parts = [failure for n in range(5) for failure in classes_of_batch(failed.slice(n, 1))]
+    assert sorted(merged_classes(parts), key=lambda item: item.name) == [not_json, wrong_type]
+    assert list(classes_of_batch(failed.slice(0, 0))) == []
 
 
 @pytest.mark.slow

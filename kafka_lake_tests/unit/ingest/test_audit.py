@@ -23,10 +23,10 @@ from kafka_lake.ingest.audit import (
     schema_refused,
 )
 from kafka_lake.quality.result import RuleResult
-from kafka_lake.runtime.commit import ColumnNote, DeadLetterClass, Finding
+from kafka_lake.runtime.commit import ColumnNote, Finding
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
-from kafka_lake.runtime.task.report import Span
+from kafka_lake.runtime.task.report import DeadLetterClass, Span
 from kafka_lake.schema.evolution.model import Conflict
 from kafka_lake.schema.rules import Change
 from kafka_lake.spec.rule import RuleEntry, rules_of

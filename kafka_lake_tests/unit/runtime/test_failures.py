@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from kafka_lake.formats.task.batches import ERROR_CLASS, ERROR_MESSAGE
-from kafka_lake.runtime.task.report import failures_of
+from kafka_lake.runtime.task.report import classes_of_batch
 
 
 def test_sample_is_200_characters_of_first_record_of_class() -> None:
@@ -16,7 +16,7 @@ def test_sample_is_200_characters_of_first_record_of_class() -> None:
             ERROR_MESSAGE: ["a", "b", "c"],
         }
     )
-    (failure,) = failures_of(failed)
+    (failure,) = classes_of_batch(failed)
     assert (failure.name, failure.count) == ("not_json", 3)
     assert (failure.partition, failure.offset, failure.message) == (0, 7, "c")
     assert failure.value == "ß" * 200
@@ -32,5 +32,5 @@ def test_each_class_has_its_own_count_and_sample() -> None:
             ERROR_MESSAGE: ["a", "b", "c"],
         }
     )
-    found = {failure.name: (failure.count, failure.offset, failure.value) for failure in failures_of(failed)}
+    found = {failure.name: (failure.count, failure.offset, failure.value) for failure in classes_of_batch(failed)}
     assert found == {"not_json": (2, 1, "{"), "no_key": (1, 2, "")}
