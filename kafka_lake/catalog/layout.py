@@ -1,29 +1,21 @@
-"""How a table is partitioned and sorted, in terms of its schema, and how it follows the settings."""
+"""How a table is partitioned and sorted, in terms of its schema."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table, Transaction
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, UNSORTED_SORT_ORDER_ID, NullOrder, SortDirection, SortField
-from pyiceberg.table.update import (
-    AddSortOrderUpdate,
-    AssertDefaultSortOrderId,
-    SetDefaultSortOrderUpdate,
-    TableUpdate,
-)
+from pyiceberg.table import Table
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
 from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform, parse_transform
 from pyiceberg.types import NestedField
 
-from kafka_lake.errors import ConfigurationError, TableError
+from kafka_lake.catalog.positions import CREATED
+from kafka_lake.errors import ConfigurationError
 from kafka_lake.schema.names import Names, column_name
 from kafka_lake.spec.layout import parse_partition_field, parse_sort_field, written_name
-
-LAYOUT = "kafka-lake.layout"
-"""A table property: the partitioning and sort order of the settings at the last change."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +60,6 @@ class Layout:
             tuple((f.source_id, f.direction) for f in table.sort_order().fields),
         )
 
-    def same_partitions(self, other: "Layout") -> bool:
-        """Return whether both have the same partitions, in any order."""
-        return {(i, str(t)) for i, t in self.partition_by} == {(i, str(t)) for i, t in other.partition_by}
-
-    def same_as(self, other: "Layout") -> bool:
-        """Return whether both have the same partitions and sort order."""
-        return self.same_partitions(other) and self.sort_by == other.sort_by
-
     def sort_fields(self) -> list[SortField]:
         """Return the sort order's fields: nulls first where it ascends, last where it descends."""
         return [
@@ -88,25 +72,14 @@ class Layout:
             for source_id, direction in self.sort_by
         ]
 
-    def partition_text(self, schema: Schema) -> str:
-        """Return ``partition_by`` as a user would write it."""
-        return ", ".join(_transform_text(str(t), name_of_field(schema, i)) for i, t in self.partition_by) or "(none)"
+    def partitions(self, schema: Schema) -> list[str]:
+        """Return the partition fields as a user would write them."""
+        return [_transform_text(str(transform), name_of_field(schema, i)) for i, transform in self.partition_by]
 
-    def sort_text(self, schema: Schema) -> str:
-        """Return ``sort_by`` as a user would write it."""
+    def order(self, schema: Schema) -> list[str]:
+        """Return the sort fields as a user would write them."""
         descends = {SortDirection.DESC: " desc", SortDirection.ASC: ""}
-        return ", ".join(f"{written_name(name_of_field(schema, i))}{descends[d]}" for i, d in self.sort_by) or "(none)"
-
-
-def distribution_of(partition_by: Sequence[str]) -> str:
-    """Return Iceberg's distribution mode for a table's partitions."""
-    return "hash" if partition_by else "none"
-
-
-def layout_property(partition_by: Sequence[str], sort_by: Sequence[str], distribution: str | None) -> str:
-    """Return the property `LAYOUT`."""
-    layout: dict[str, Any] = {"partition_by": list(partition_by), "sort_by": list(sort_by)}
-    return to_json(layout if distribution is None else {**layout, "distribution": distribution})
+        return [f"{written_name(name_of_field(schema, i))}{descends[d]}" for i, d in self.sort_by]
 
 
 def partition_spec_of(schema: Schema, layout: Layout) -> PartitionSpec:
@@ -159,111 +132,23 @@ def _field(schema: Schema, column: str, setting: str, renames: Mapping[str, str]
         ) from error
 
 
-def evolve_layout(
-    table: Table, partition_by: Sequence[str], sort_by: Sequence[str], renames: Mapping[str, str] | None = None
-) -> list[str]:
-    """Give the table the partition spec and sort order that the settings ask for; existing files keep theirs.
-
-    Only if kafka_lake created the table (it has the property `LAYOUT`) and the settings have changed since then: a
-    layout that another program has changed stays.
-    """
-    schema, renames = table.schema(), renames or {}
+def check_layout(
+    table: Table, partition_by: Sequence[str], sort_by: Sequence[str], renames: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Refuse settings that ask for another layout than a table has, unless another program created the table."""
+    schema, current = table.schema(), Layout.of(table)
     wanted = Layout.from_settings(schema, partition_by, sort_by, renames)
-    recorded = from_json(table, LAYOUT)
-    if recorded is None or _is_recorded(schema, recorded, wanted, renames):
-        return []
-    current = Layout.of(table)
-    mode, recorded_mode = table.properties.get("write.distribution-mode"), recorded.get("distribution")
-    wanted_mode = distribution_of(partition_by) if recorded_mode is not None and mode == recorded_mode else None
-    lines = []
-    with table.transaction() as transaction:
-        if not wanted.same_partitions(current):
-            lines.append(f"partition_by: {current.partition_text(schema)} → {wanted.partition_text(schema)}")
-            _repartition(transaction, table, wanted)
-        if wanted.sort_by != current.sort_by:
-            lines.append(f"sort_by: {current.sort_text(schema)} → {wanted.sort_text(schema)}")
-            _resort(transaction, table, wanted)
-        properties = {LAYOUT: layout_property(partition_by, sort_by, wanted_mode)}
-        if wanted_mode is not None and wanted_mode != mode:
-            lines.append(f"write.distribution-mode: {mode} → {wanted_mode}")
-            properties["write.distribution-mode"] = wanted_mode
-        transaction.set_properties(properties)
-    return lines
-
-
-def _is_recorded(schema: Schema, recorded: Mapping[str, Any], wanted: Layout, renames: Mapping[str, str]) -> bool:
-    try:
-        before = Layout.from_settings(schema, recorded.get("partition_by", ()), recorded.get("sort_by", ()), renames)
-    except ConfigurationError:
-        # Its columns have been renamed.
-        return False
-    return "partition_by" in recorded and wanted.same_as(before)
-
-
-def _repartition(transaction: Transaction, table: Table, wanted: Layout) -> None:
-    schema, wanted_fields = table.schema(), {(i, str(t)) for i, t in wanted.partition_by}
-    history = [field for spec in table.specs().values() for field in spec.fields]
-    current = {(f.source_id, str(f.transform)): f for f in table.spec().fields}
-    # With the name of a field of another spec, old files' partitions would mix up the two.
-    used = Names(field.name for field in history)
-    try:
-        with transaction.update_spec() as update:
-            for key, field in current.items():
-                if key not in wanted_fields and not isinstance(field.transform, VoidTransform):
-                    update.remove_field(field.name)
-            for source_id, transform in wanted.partition_by:
-                if (source_id, str(transform)) in current:
-                    continue
-                earlier = [f.name for f in history if f.source_id == source_id and str(f.transform) == str(transform)]
-                name = earlier[-1] if earlier else partition_name(schema, source_id, transform, used)
-                used.add(name)
-                update.add_field(name_of_field(schema, source_id), transform, name)
-    except ValueError as error:
+    have, want, order = current.partitions(schema), wanted.partitions(schema), wanted.order(schema)
+    changes = [f"DROP PARTITION FIELD {text}" for text in have if text not in want]
+    changes += [f"ADD PARTITION FIELD {text}" for text in want if text not in have]
+    if order != current.order(schema):
+        by = f"DISTRIBUTED BY PARTITION LOCALLY ORDERED BY {', '.join(order)}"
+        changes.append(f"WRITE {by if order else 'UNORDERED'}")
+    if changes and CREATED in table.properties:
+        name = ".".join(table.name())
         raise ConfigurationError(
-            f"partition_by: {wanted.partition_text(schema)} is refused: {error}.", "Choose other transforms."
-        ) from error
-
-
-def _resort(transaction: Transaction, table: Table, wanted: Layout) -> None:
-    if not wanted.sort_by:
-        _make_unsorted(table)
-        return
-    with transaction.update_sort_order() as update:
-        for field in wanted.sort_fields():
-            add_field = update.asc if field.direction is SortDirection.ASC else update.desc
-            add_field(name_of_field(table.schema(), field.source_id), field.transform, field.null_order)
-
-
-def _make_unsorted(table: Table) -> None:
-    """Make a table unsorted by a commit of its own: PyIceberg's transactions have no public way to do it.
-
-    If the rest of the change of layout is refused, the next attempt does it.
-    """
-    add: tuple[TableUpdate, ...] = ()
-    if UNSORTED_SORT_ORDER_ID not in table.sort_orders():
-        add = (AddSortOrderUpdate.model_validate({"sort-order": UNSORTED_SORT_ORDER}),)
-    update = SetDefaultSortOrderUpdate.model_validate({"sort-order-id": UNSORTED_SORT_ORDER_ID})
-    had = {"default-sort-order-id": table.sort_order().order_id}
-    table.catalog.commit_table(table, (AssertDefaultSortOrderId.model_validate(had),), (*add, update))
-
-
-def to_json(content: Mapping[str, Any]) -> str:
-    """Return the text of a table property that has JSON."""
-    return json.dumps(dict(content), sort_keys=True)
-
-
-def from_json(table: Table, name: str) -> dict[str, Any] | None:
-    """Return what a property of a table holds; None if the table lacks it."""
-    text = table.properties.get(name)
-    if text is None:
-        return None
-    try:
-        content = json.loads(text)
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise TableError(
-            f"Table {'.'.join(table.name())}: its property {name} is not a JSON object.",
-            "Correct or unset the property.",
+            f"Table {name} has another layout: partition_by: [{', '.join(have)}], "
+            f"sort_by: [{', '.join(current.order(schema))}].",
+            "main is unchanged. Correct partition_by: and sort_by:. Or give new files another layout, with Spark SQL: "
+            f"{'; '.join(f'ALTER TABLE {name} {change}' for change in changes)}.",
         )
-    return content

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -17,16 +18,9 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 
 from kafka_lake.catalog.append import append_files
 from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.catalog.layout import (
-    LAYOUT,
-    Layout,
-    distribution_of,
-    from_json,
-    layout_property,
-    partition_spec_of,
-    to_json,
-)
-from kafka_lake.catalog.positions import RESUMED_FROM, follows_another, row_count, summary_of
+from kafka_lake.catalog.layout import Layout, partition_spec_of
+from kafka_lake.catalog.positions import CREATED, RESUMED_FROM, follows_another, row_count, summary_of
+from kafka_lake.errors import TableError
 from kafka_lake.schema.rules import Change
 
 SOURCES = "kafka-lake.sources"
@@ -69,9 +63,9 @@ def ensure_table(
     if table is None:
         catalog.ensure_namespace(identifier[0])
         layout = Layout.from_settings(schema, partition_by, sort_by, renames or {})
-        given, mode = properties or {}, distribution_of(partition_by)
-        managed = {"write.distribution-mode": mode} | ({SOURCES: to_json(sources)} if sources else {})
-        managed[LAYOUT] = layout_property(partition_by, sort_by, None if "write.distribution-mode" in given else mode)
+        given = properties or {}
+        managed = {CREATED: "true", "write.distribution-mode": "hash" if partition_by else "none"}
+        managed |= {SOURCES: to_json(sources)} if sources else {}
         try:
             table = catalog.pyiceberg.create_table(
                 identifier,
@@ -126,7 +120,7 @@ def drop_if_unused(catalog: LakeCatalog, identifier: tuple[str, str]) -> bool:
 
 def _is_unused(table: Table) -> bool:
     metadata = table.metadata
-    managed = LAYOUT in metadata.properties and not any(
+    managed = CREATED in metadata.properties and not any(
         summary_of(snapshot).keys() & RESUMED_FROM or follows_another(snapshot) for snapshot in metadata.snapshots
     )
     return managed and set(metadata.refs) <= {"main"} and len(metadata.snapshots) <= 1 and not row_count(table)
@@ -174,6 +168,28 @@ def _type_of(field: pa.Field) -> IcebergType:
     # PyIceberg converts fields that have ids, as those of data files do.
     with_id = field.with_metadata({PYARROW_PARQUET_FIELD_ID_KEY: str(_NO_ID)})
     return pyarrow_to_schema(pa.schema([with_id])).fields[0].field_type
+
+
+def to_json(content: Mapping[str, Any]) -> str:
+    """Return the text of a table property that has JSON."""
+    return json.dumps(dict(content), sort_keys=True)
+
+
+def from_json(table: Table, name: str) -> dict[str, Any] | None:
+    """Return what a property of a table holds; None if the table lacks it."""
+    text = table.properties.get(name)
+    if text is None:
+        return None
+    try:
+        content = json.loads(text)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise TableError(
+            f"Table {'.'.join(table.name())}: its property {name} is not a JSON object.",
+            "Correct or unset the property.",
+        )
+    return content
 
 
 def sources_of(table: Table) -> dict[str, str]:

@@ -10,7 +10,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from kafka_lake.catalog.branches import StagingBranch, branch_name, staging_branches
 from kafka_lake.catalog.lake_catalog import check_commit_requirements
-from kafka_lake.catalog.layout import evolve_layout
+from kafka_lake.catalog.layout import check_layout
 from kafka_lake.catalog.positions import row_count
 from kafka_lake.catalog.tables import Totals, added, apply_changes, drop_if_unused, ensure_table, schema_of
 from kafka_lake.config.derived_table import DerivedTable
@@ -123,7 +123,7 @@ def _evolved(spec: DerivedTable, frames: Frames, todo: DerivePlan) -> None:
             f"CAST it to {unsafe.before} in the query, or give it another name. main is unchanged.",
         )
     apply_changes(todo.table, schema, changes)
-    evolve_layout(todo.table, spec.partition_by, spec.sort_by, {})
+    check_layout(todo.table, spec.partition_by, spec.sort_by)
 
 
 def _schema(frames: Frames) -> Schema:

@@ -6,9 +6,8 @@ from typing import Any
 from pyiceberg.table import Table
 from pyspark.sql import types as T
 
-from kafka_lake.catalog.layout import from_json, to_json
 from kafka_lake.catalog.positions import row_count
-from kafka_lake.catalog.tables import sources_of
+from kafka_lake.catalog.tables import from_json, sources_of, to_json
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.spec.topic_table import TopicTable
 

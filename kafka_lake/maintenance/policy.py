@@ -6,8 +6,15 @@ from itertools import islice, takewhile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from kafka_lake.catalog.layout import LAYOUT
-from kafka_lake.catalog.positions import ADOPTED_AT, RESUMED_FROM, ancestors, follows_another, head_of, summary_of
+from kafka_lake.catalog.positions import (
+    ADOPTED_AT,
+    CREATED,
+    RESUMED_FROM,
+    ancestors,
+    follows_another,
+    head_of,
+    summary_of,
+)
 from kafka_lake.spec.maintenance import Maintenance
 
 COMPACTED = "kafka-lake.compacted"
@@ -97,7 +104,7 @@ def commits_since_compaction(table: Table | None) -> int:
 
 def is_managed(table: Table) -> bool:
     """Return whether kafka_lake created a table, and didn't take it over from another writer."""
-    return LAYOUT in table.properties and ADOPTED_AT not in table.properties
+    return CREATED in table.properties and ADOPTED_AT not in table.properties
 
 
 def compacts(snapshot: Snapshot) -> bool:

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
 from pyiceberg.table.puffin import PuffinFile
 
-from kafka_lake.catalog.layout import LAYOUT
+from kafka_lake.catalog.positions import CREATED
 from kafka_lake.errors import KafkaLakeError, SnapshotExpiredError, TableError
 from kafka_lake.formats.task.shapes import small_offsets
 
@@ -149,7 +149,7 @@ def _check_readable(table: Table) -> None:
     """Refuse files without field ids, and columns in structs that older files have by another name."""
     schema, named = table.schema(), ".".join(table.name())
     # Some catalogs give each table a mapping. A table that kafka_lake made has field ids in all files.
-    may_lack_ids = _NAME_MAPPING in table.properties and LAYOUT not in table.properties
+    may_lack_ids = _NAME_MAPPING in table.properties and CREATED not in table.properties
     problem = "its files may have no field ids" if may_lack_ids else ""
     for other in table.metadata.schemas:
         for field in other.field_ids & schema.field_ids:

@@ -11,8 +11,8 @@ from pyiceberg.types import StructType
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from kafka_lake.catalog.layout import LAYOUT, evolve_layout
-from kafka_lake.catalog.positions import TableState
+from kafka_lake.catalog.layout import check_layout
+from kafka_lake.catalog.positions import CREATED, TableState
 from kafka_lake.catalog.tables import apply_changes, ensure_table, partition_names, schema_of, sources_of
 from kafka_lake.engine.interop import to_arrow_schema
 from kafka_lake.engine.task import METADATA_COLUMN
@@ -68,7 +68,7 @@ def _plan(spec: TopicTable, decoder: Decoder, state: TableState | None) -> Schem
         _refuse_own_names(spec, rows.fixed)
         changes = evolve(current, sources, (), spec.policy).changes
         return SchemaPlan(rows.fixed, tuple(change for change in changes if change.kind == "renamed"))
-    is_adopted = table is not None and LAYOUT not in table.properties
+    is_adopted = table is not None and CREATED not in table.properties
     own = [METADATA_COLUMN, *(field.name for field in change_columns(spec))]
     reserved = [*(partition_names(table) if table else ()), *filter(None, own)]
     if spec.key_format:
@@ -300,7 +300,7 @@ def evolve_table(
         apply_changes(table, table.schema(), plan.renamed)
     schema, changes, ignored = allowed_changes(spec, table, rows, plan=plan, declared=declared)
     apply_changes(table, schema, changes, _sources(spec, plan))
-    evolve_layout(table, spec.partition_by, spec.sort_by, spec.renames)
+    check_layout(table, spec.partition_by, spec.sort_by, spec.renames)
     if spec.is_keyed:
         write_key_property(spec, table)
     return ignored

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyiceberg.types import DecimalType, DoubleType, LongType, StringType
 
-from kafka_lake.errors import AuditFailedError
+from kafka_lake.errors import AuditFailedError, ConfigurationError
 from kafka_lake.ingest.read import SAMPLE_RECORDS
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.ingest.run import ingest
@@ -343,14 +343,22 @@ def test_times_are_inferred_where_that_is_asked_for(
 
 @pytest.mark.exhaustive
 @pytest.mark.in_contract
-def test_the_layout_follows_the_settings(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
+def test_sql_of_the_error_gives_a_table_another_layout(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
     topic = new_topic()
     topic.send({"id": 1, "day": "2026-01-02", "region": "eu"})
     declared = "id bigint, day date, region string"
     ingest(topic.spec(declared, partition_by=("month(day)",), sort_by=("id",)), connections(), "run-1")
     topic.send({"id": 2, "day": "2026-01-03", "region": "us"})
     spec = topic.spec(declared, partition_by=("day(day)", "region"), sort_by=("id desc",))
-    ingest(spec, connections(), "run-2")
+    with pytest.raises(ConfigurationError, match="has another layout") as raised:
+        ingest(spec, connections(), "run-2")
+    systems = connections()
+    spark, name = systems.spark(), ".".join(spec.identifier)
+    for statement in raised.value.remedy.rpartition("SQL: ")[2].rstrip(".").split("; "):
+        spark.sql(statement.replace(f" {name} ", f" {systems.catalog.spark_name(spec.identifier)} "))
+    ingest(spec, connections(), "run-3")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert [str(f.transform) for f in see.table.spec().fields if str(f.transform) != "void"] == ["day", "identity"]
@@ -359,7 +367,7 @@ def test_the_layout_follows_the_settings(new_topic: NewTopic, connections: NewCo
     topic.send({"id": 3, "day": "2026-01-04", "area": "apac"})
     renamed = topic.spec("id bigint, day date, area string", partition_by=("day(day)", "area"), sort_by=("id desc",),
                          renames={"region": "area"})  # fmt: skip
-    ingest(renamed, connections(), "run-3")
+    ingest(renamed, connections(), "run-4")
     assert [(r["id"], r["area"]) for r in values(see)] == [(1, "eu"), (2, "us"), (3, "apac")]
 
 

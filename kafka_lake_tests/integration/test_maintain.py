@@ -211,7 +211,7 @@ def test_foreign_table_is_maintained_only_when_enabled(
     spec = topic.spec(maintenance=SHARP)
     filled(topic, spec, connections, 4)
     with view(spec).table.transaction() as transaction:
-        transaction.remove_properties("kafka-lake.layout")
+        transaction.remove_properties("kafka-lake.created")
     before = view(spec).fingerprint()
     (found,) = due(spec, connections())
     assert (found.left_alone, bool(found.needs.reasons)) == (True, True)

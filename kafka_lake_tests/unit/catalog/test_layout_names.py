@@ -49,8 +49,7 @@ def test_name_that_is_not_quoted_right_is_refused(text: str) -> None:
 def test_layout_is_told_as_it_can_be_written(names: list[str]) -> None:
     schema = Schema(*(NestedField(number, name, LongType()) for number, name in enumerate(names, 1)))
     layout = Layout.from_settings(schema, [f"bucket(4, {quoted(names[0])})"], [f"{quoted(names[1])} desc"], {})
-    again = Layout.from_settings(schema, [layout.partition_text(schema)], [layout.sort_text(schema)], {})
-    assert again.same_as(layout)
+    assert Layout.from_settings(schema, layout.partitions(schema), layout.order(schema), {}) == layout
 
 
 def test_field_whose_name_no_column_can_have_is_found() -> None:

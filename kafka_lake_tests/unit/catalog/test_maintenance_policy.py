@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.table.snapshots import Operation
 
-from kafka_lake.catalog.layout import LAYOUT
-from kafka_lake.catalog.positions import ADOPTED_AT, POSITION
+from kafka_lake.catalog.positions import ADOPTED_AT, CREATED, POSITION
 from kafka_lake.config.topic import Topic
 from kafka_lake.maintenance.policy import (
     COMPACTED,
@@ -185,8 +184,8 @@ def test_what_is_long_overdue_is_a_warning(snapshots: int, totals: dict[str, str
 
 
 def test_by_default_it_is_for_tables_that_are_ours() -> None:
-    ours, theirs = table_of(**{LAYOUT: "{}"}), table_of()
-    taken_over = table_of(**{LAYOUT: "{}", ADOPTED_AT: "{}"})
+    ours, theirs = table_of(**{CREATED: "{}"}), table_of()
+    taken_over = table_of(**{CREATED: "{}", ADOPTED_AT: "{}"})
     assert [applies_to(Maintenance(), table) for table in (ours, theirs, taken_over)] == [True, False, False]
     assert applies_to(Maintenance(enabled=True), theirs)
     assert not applies_to(Maintenance(enabled=False), ours)

@@ -7,8 +7,7 @@ import pytest
 from pyiceberg.table import Table
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.catalog.layout import LAYOUT
-from kafka_lake.catalog.positions import POSITION, TableState, head_of
+from kafka_lake.catalog.positions import CREATED, POSITION, TableState, head_of
 from kafka_lake.catalog.tables import Totals, added
 from kafka_lake.ingest.table_state import may_have_begun
 
@@ -48,10 +47,10 @@ def without_older_snapshots(table: Table) -> Table:
 @pytest.mark.parametrize(
     ("version", "properties", "expected"),
     [
-        (2, {LAYOUT: "1"}, True),
+        (2, {CREATED: "1"}, True),
         (2, {}, False),
         (1, {}, False),
-        (1, {LAYOUT: "1"}, False),
+        (1, {CREATED: "1"}, False),
     ],
 )
 def test_expired_commits_are_suspected_by_sequence_number(
@@ -73,6 +72,6 @@ def test_totals_of_earlier_commits_tell_of_them(version: int, create: Any) -> No
 
 
 def test_a_table_of_one_commit_has_no_history(create: Any) -> None:
-    table = create(2, **{LAYOUT: "1"})
+    table = create(2, **{CREATED: "1"})
     assert not may_have_begun(state(table), "pizzas")
     assert not may_have_begun(state(committed(table)), "pizzas")

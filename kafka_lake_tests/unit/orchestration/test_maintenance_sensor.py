@@ -13,8 +13,7 @@ import yaml
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.catalog.layout import LAYOUT
-from kafka_lake.catalog.positions import POSITION
+from kafka_lake.catalog.positions import CREATED, POSITION
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.maintenance import policy
 from kafka_lake.orchestration.assets import Presentation, build_topic_assets
@@ -49,7 +48,7 @@ def tick(instance: dg.DagsterInstance, catalog: LakeCatalog) -> Callable[..., dg
 def committed(catalog: LakeCatalog, commits: int, spec: TopicTable) -> None:
     rows, position = pa.table({"id": [1]}), Position(TopicIdentity("c", "t", spec.topic), {0: 1}).to_json()
     catalog.ensure_namespace("pizza")
-    table = catalog.pyiceberg.create_table_if_not_exists(spec.identifier, rows.schema, properties={LAYOUT: "{}"})
+    table = catalog.pyiceberg.create_table_if_not_exists(spec.identifier, rows.schema, properties={CREATED: "{}"})
     for _ in range(commits):
         table.append(rows, snapshot_properties={POSITION: position})
 

@@ -1,7 +1,5 @@
 """Tables are created as the settings ask, once, or not at all."""
 
-import json
-
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -27,7 +25,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from kafka_lake.catalog.layout import LAYOUT, evolve_layout
+from kafka_lake.catalog.layout import check_layout
 from kafka_lake.catalog.tables import (
     SOURCES,
     apply_changes,
@@ -267,11 +265,9 @@ def test_sources_alone_are_a_commit_once(catalog):
 
 
 def test_a_property_that_is_no_json_is_named(catalog):
-    table = ensure_table(catalog, NAME, DEEP, properties={SOURCES: "[", LAYOUT: "[]"})
+    table = ensure_table(catalog, NAME, DEEP, properties={SOURCES: "["})
     with pytest.raises(TableError, match=r"pizza\.orders.*kafka-lake\.sources"):
         sources_of(table)
-    with pytest.raises(TableError, match=r"kafka-lake\.layout"):
-        evolve_layout(table, (), ())
 
 
 def test_columns_of_others_may_have_dots(catalog):
@@ -303,11 +299,9 @@ def test_tables_of_format_version_3_evolve_too(catalog):
     table = ensure_table(catalog, NAME, DEEP, properties={"format-version": "3"})
     wanted = Schema(*table.schema().fields, optional(100, "new", StringType()))
     apply_changes(table, wanted, needed_changes(table.schema(), wanted))
-    evolve_layout(catalog.table(NAME), ("id",), ())
     table = catalog.table(NAME)
     assert table.format_version == 3
     assert table.schema().find_field("new").field_type == StringType()
-    assert spec_of(table) == [("id", "identity", "id")]
 
 
 # Partitions and sort order
@@ -318,109 +312,31 @@ def spec_of(table):
     return [(schema.find_column_name(f.source_id), str(f.transform), f.name) for f in table.spec().fields]
 
 
-def order_of(table):
-    return [(table.schema().find_column_name(f.source_id), f.direction) for f in table.sort_order().fields]
-
-
-def test_the_layout_follows_the_settings(catalog):
+def test_error_about_another_layout_has_sql_for_it(catalog):
     table = create(catalog)
-    before = commits(table)
-    lines = evolve_layout(table, ("ordered_at", "bucket(8, id)", "_kafka.partition"), ("id desc",))
-    assert lines == [
-        "partition_by: day(ordered_at), bucket(4, id), _kafka.partition → ordered_at, bucket(8, id), _kafka.partition",
-        "sort_by: ordered_at desc, id → id desc",
+    with pytest.raises(ConfigurationError) as raised:
+        check_layout(table, ("ordered_at", "bucket(8, id)", "_kafka.partition"), ("id desc",))
+    assert "[day(ordered_at), bucket(4, id), _kafka.partition], sort_by: [ordered_at desc, id]" in raised.value.message
+    statements = raised.value.remedy.rpartition("SQL: ")[2].rstrip(".").split("; ")
+    assert [statement.removeprefix("ALTER TABLE pizza.orders ") for statement in statements] == [
+        "DROP PARTITION FIELD day(ordered_at)",
+        "DROP PARTITION FIELD bucket(4, id)",
+        "ADD PARTITION FIELD ordered_at",
+        "ADD PARTITION FIELD bucket(8, id)",
+        "WRITE DISTRIBUTED BY PARTITION LOCALLY ORDERED BY id desc",
     ]
-    table = catalog.table(NAME)
-    assert commits(table) == before + 1
-    assert spec_of(table) == [
-        ("_kafka.partition", "identity", "_kafka.partition"),
-        ("ordered_at", "identity", "ordered_at"),
-        ("id", "bucket[8]", "id_bucket_8"),
-    ]
-    assert order_of(table) == [("id", SortDirection.DESC)]
+    with pytest.raises(ConfigurationError, match=r"ALTER TABLE pizza\.orders WRITE UNORDERED"):
+        check_layout(table, ("_kafka.partition", "bucket(4,ID)", "day( ordered_at )"), ())
 
 
-def test_rows_of_either_layout_are_found(catalog):
-    table = ensure_table(catalog, NAME, SCHEMA, ("id",))
-    table.append(pa.Table.from_pylist([{"id": 1}, {"id": 2}], table.schema().as_arrow()))
-    evolve_layout(table, ("ordered_at",), ())
-    table = catalog.table(NAME)
-    table.append(pa.Table.from_pylist([{"id": 2}, {"id": 3}], table.schema().as_arrow()))
-    assert sorted(catalog.table(NAME).scan(row_filter="id > 1").to_arrow()["id"].to_pylist()) == [2, 2, 3]
-    assert len(list(table.scan(row_filter="id = 1").plan_files())) == 1
+def test_layout_may_be_written_in_any_order_and_spelling(catalog):
+    settings_ = ("_kafka.partition", "bucket(4,ID)", "day( ordered_at )"), ("ORDERED_AT desc", "id asc")
+    check_layout(create(catalog), *settings_)
 
 
-def test_there_and_back_again(catalog):
-    table = create(catalog)
-    first, order = table.spec(), table.sort_order()
-    settings_of_then = ("days(ordered_at)", "bucket(4, id)", "_kafka.partition"), ("ordered_at desc", "ID")
-    evolve_layout(table, (), ())
-    table = catalog.table(NAME)
-    assert (spec_of(table), order_of(table)) == ([], [])
-    evolve_layout(table, *settings_of_then)
-    table = catalog.table(NAME)
-    assert {(f.field_id, f.name, str(f.transform)) for f in table.spec().fields} == {
-        (f.field_id, f.name, str(f.transform)) for f in first.fields
-    }
-    assert table.sort_order().fields == order.fields
-    assert evolve_layout(table, *settings_of_then) == []
-
-
-def test_settings_that_stay_are_no_commit_in_whatever_order_or_spelling(catalog):
-    table = create(catalog)
-    before = table.metadata_location
-    assert (
-        evolve_layout(table, ("_kafka.partition", "bucket(4,ID)", "day( ordered_at )"), ("ORDERED_AT desc", "id asc"))
-        == []
-    )
-    assert catalog.table(NAME).metadata_location == before
-
-
-def test_rows_are_shuffled_once_there_are_partitions(catalog):
-    table = ensure_table(catalog, NAME, SCHEMA)
-    assert evolve_layout(table, ("id",), ()) == [
-        "partition_by: (none) → id",
-        "write.distribution-mode: none → hash",
-    ]
-    assert catalog.table(NAME).properties["write.distribution-mode"] == "hash"
-    assert "write.distribution-mode: hash → none" in evolve_layout(catalog.table(NAME), (), ())
-
-
-def test_a_distribution_that_the_user_chose_stays(catalog):
-    table = ensure_table(catalog, NAME, SCHEMA, properties={"write.distribution-mode": "none"})
-    assert evolve_layout(table, ("id",), ()) == ["partition_by: (none) → id"]
-    assert catalog.table(NAME).properties["write.distribution-mode"] == "none"
-
-
-def test_the_layout_of_a_table_that_others_made_is_left_alone(catalog):
+def test_table_of_another_program_may_have_another_layout(catalog):
     catalog.ensure_namespace(NAME[0])
-    table = catalog.pyiceberg.create_table(NAME, SCHEMA)
-    assert evolve_layout(table, ("id",), ("id",)) == []
-    assert spec_of(catalog.table(NAME)) == []
-
-
-def test_a_table_that_others_made_can_be_handed_over(catalog):
-    catalog.ensure_namespace(NAME[0])
-    table = catalog.pyiceberg.create_table(NAME, SCHEMA, properties={LAYOUT: "{}"})
-    assert evolve_layout(table, ("id",), ()) == ["partition_by: (none) → id"]
-
-
-def test_what_others_did_to_the_layout_stays_until_the_settings_change(catalog):
-    table = ensure_table(catalog, NAME, SCHEMA, partition_by=("id",))
-    with table.update_spec() as update:
-        update.add_field("ordered_at", "day", "by_hand")
-    assert evolve_layout(table, ("id",), ()) == []
-    assert evolve_layout(table, ("bucket(2, id)",), ()) == ["partition_by: id, day(ordered_at) → bucket(2, id)"]
-    assert spec_of(catalog.table(NAME)) == [("id", "bucket[2]", "id_bucket")]
-
-
-def test_settings_that_come_to_what_others_did_are_remembered(catalog):
-    table = ensure_table(catalog, NAME, SCHEMA)
-    with table.update_spec() as update:
-        update.add_identity("id")
-    assert evolve_layout(table, ("id",), ()) == ["write.distribution-mode: none → hash"]
-    assert json.loads(catalog.table(NAME).properties[LAYOUT])["partition_by"] == ["id"]
-    assert evolve_layout(catalog.table(NAME), ("id",), ()) == []
+    check_layout(catalog.pyiceberg.create_table(NAME, SCHEMA), ("id",), ("id",))
 
 
 @pytest.mark.parametrize(
@@ -429,20 +345,11 @@ def test_settings_that_come_to_what_others_did_are_remembered(catalog):
         ({"partition_by": ("nowhere",), "sort_by": ()}, r"partition_by: there is no column 'nowhere'.*id, ordered_at"),
         ({"partition_by": (), "sort_by": ("nowhere",)}, r"sort_by: there is no column 'nowhere'"),
         ({"partition_by": ("day(id)",), "sort_by": ()}, r"'day\(id\)' doesn't go with column id, which is int"),
-        ({"partition_by": ("day(ordered_at)", "hour(ordered_at)"), "sort_by": ("id",)}, "partition_by: .*is refused"),
     ],
 )
-def test_a_layout_that_cannot_be_changes_nothing(catalog, settings_, message):
-    table = ensure_table(catalog, NAME, SCHEMA)
-    before = table.metadata_location
+def test_no_table_is_created_with_a_layout_that_cannot_be(catalog, settings_, message):
     with pytest.raises(ConfigurationError, match=message):
-        evolve_layout(table, **settings_)
-    assert catalog.table(NAME).metadata_location == before
-
-
-def test_no_table_is_created_with_a_transform_that_does_not_go(catalog):
-    with pytest.raises(ConfigurationError, match="doesn't go with column id"):
-        ensure_table(catalog, NAME, SCHEMA, partition_by=("day(id)",))
+        ensure_table(catalog, NAME, SCHEMA, **settings_)
     assert catalog.table(NAME) is None
 
 
@@ -453,18 +360,13 @@ def test_a_renamed_column_stays_what_the_table_is_partitioned_by(catalog, column
     renames = {"id": "key"}
     evolved(table, StructType(optional(1, "id", IntegerType())), renames=renames)
     table = catalog.table(NAME)
-    assert evolve_layout(table, (column,), (column,), renames) == []
+    check_layout(table, (column,), (column,), renames)
     table.append(pa.Table.from_pylist([{"key": 2}], table.schema().as_arrow()))
     table = catalog.table(NAME)
     assert spec_of(table) == [("key", "identity", "id")]
     assert sorted(table.scan(row_filter="key > 0").to_arrow()["key"].to_pylist()) == [1, 2]
-    assert evolve_layout(table, (f"bucket(8, {column})",), (), renames) == [
-        "partition_by: key → bucket(8, key)",
-        "sort_by: key → (none)",
-    ]
-    table = catalog.table(NAME)
-    assert (spec_of(table)[0][1], order_of(table)) == ("bucket[8]", [])
-    assert evolve_layout(table, (f"bucket(8, {column})",), (), renames) == []
+    with pytest.raises(ConfigurationError, match=r"DROP PARTITION FIELD key; .* ADD PARTITION FIELD bucket\(8, key\)"):
+        check_layout(table, (f"bucket(8, {column})",), (column,), renames)
 
 
 def test_a_new_table_may_be_partitioned_by_the_name_before_a_rename(catalog):
@@ -475,7 +377,9 @@ def test_a_new_table_may_be_partitioned_by_the_name_before_a_rename(catalog):
 def test_columns_do_not_get_names_that_partitions_have(catalog):
     table = create(catalog)
     assert partition_names(table) == {"ordered_at_day", "id_bucket"}
-    evolve_layout(table, (), ())
+    with table.update_spec() as update:
+        for field in table.spec().fields:
+            update.remove_field(field.name)
     table = catalog.table(NAME)
     assert partition_names(table) == {"ordered_at_day", "id_bucket"}, "old files are partitioned so"
     records = StructType(optional(1, "id_bucket", LongType()), optional(2, "ordered_at_day", DateType()))
@@ -486,10 +390,9 @@ def test_columns_do_not_get_names_that_partitions_have(catalog):
 
 def test_a_partition_does_not_get_the_name_that_a_column_has(catalog):
     names = ("id", "id_bucket", "id_bucket_8")
-    table = ensure_table(catalog, NAME, Schema(*[optional(i, n, IntegerType()) for i, n in enumerate(names, 1)]))
-    evolve_layout(table, ("bucket(8, id)",), ())
-    evolve_layout(catalog.table(NAME), ("bucket(4, id)",), ())
-    assert spec_of(catalog.table(NAME)) == [("id", "bucket[4]", "id_bucket_4")]
+    schema = Schema(*[optional(i, n, IntegerType()) for i, n in enumerate(names, 1)])
+    table = ensure_table(catalog, NAME, schema, ("bucket(8, id)", "bucket(4, id)"))
+    assert spec_of(table) == [("id", "bucket[8]", "id_bucket_8__2"), ("id", "bucket[4]", "id_bucket_4")]
 
 
 # PyIceberg's own rules

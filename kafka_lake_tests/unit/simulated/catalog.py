@@ -38,7 +38,7 @@ class View:
 
     @property
     def properties(self) -> dict[str, str]:
-        return {"kafka-lake.layout": "{}"}
+        return {"kafka-lake.created": "{}"}
 
     def refresh(self) -> "View":
         self.metadata = self.load() or self.metadata
