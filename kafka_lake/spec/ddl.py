@@ -39,120 +39,93 @@ def check_ddl(text: str, setting: str = "columns") -> list[str]:
     >>> check_ddl("order_id bigint not null, price decimal(10, 2), tags array<struct<a: int, b: int>>")
     ['order_id', 'price', 'tags']
     """
-    names: list[str] = []
-    for part in _split(text, setting):
-        match = _FIELD.match(part)
-        if not match:
-            raise ConfigurationError(
-                f"{setting}: {part.strip()!r} is no column.", "Write `name type`, as in `order_id bigint not null`."
-            )
-        _check_type(match["type"], f"{setting}: column {part.strip()!r}", setting)
-        names.append(_unique(match, names, f"{setting}: column"))
-    return names
+    return [field["name"] for field in parsed_ddl(text, setting)["fields"]]
 
 
-def parsed_ddl(text: str) -> dict[str, Any]:
-    """Return the columns of a DDL string that `check_ddl` accepts, as Spark writes a schema in JSON.
+def parsed_ddl(text: str, setting: str = "columns") -> dict[str, Any]:
+    """Return the columns of a DDL string, as Spark writes a schema in JSON.
 
     >>> parsed_ddl("tags array<int> not null")["fields"][0]["type"]
     {'type': 'array', 'elementType': 'integer', 'containsNull': True}
     """
-    return {"type": "struct", "fields": [_parsed_field(part) for part in _split(text, "columns")]}
+    return _struct(text, f"{setting}: column", setting)
 
 
-def _parsed_field(part: str) -> dict[str, Any]:
-    match = _FIELD.match(part)
-    assert match is not None, "check_ddl has accepted it"
-    kind, after = _parsed_type(match["type"])
-    comment = _COMMENT.search(after)
-    metadata = {"comment": re.sub(r"\\(.)", r"\1", comment[1][1:-1])} if comment else {}
-    is_required = re.search(r"\bnot\s+null\b", after[: comment.start()] if comment else after, re.IGNORECASE)
-    name = match["quoted"].replace("``", "`") if match["quoted"] else match["plain"]
-    return {"name": name, "type": kind, "nullable": not is_required, "metadata": metadata}
+def _struct(text: str, where: str, setting: str) -> dict[str, Any]:
+    fields: list[dict[str, Any]] = []
+    for part in _split(text, setting):
+        match = _FIELD.match(part)
+        if not match:
+            raise ConfigurationError(
+                f"{where} {part.strip()!r} has no type.", "Write `name type`, as in `order_id bigint not null`."
+            )
+        kind, after = _type(match["type"], f"{where} {part.strip()!r}", setting)
+        comment = _COMMENT.search(after)
+        metadata = {"comment": re.sub(r"\\(.)", r"\1", comment[1][1:-1])} if comment else {}
+        is_required = re.search(r"\bnot\s+null\b", after[: comment.start()] if comment else after, re.IGNORECASE)
+        name = match["quoted"].replace("``", "`") if match["quoted"] else match["plain"]
+        if name.lower() in (field["name"].lower() for field in fields):
+            raise ConfigurationError(f"{where} {name!r} occurs twice.", "Names that differ only in case clash.")
+        fields.append({"name": name, "type": kind, "nullable": not is_required, "metadata": metadata})
+    return {"type": "struct", "fields": fields}
 
 
-def _parsed_type(text: str) -> tuple[Any, str]:
-    """Return the type that a text begins with, and what comes after it."""
+def _type(text: str, where: str, setting: str) -> tuple[Any, str]:
+    """Return the type that a text begins with, and what follows it in a column."""
     match = _TYPE.match(text)
-    assert match is not None, "check_ddl has accepted it"
-    name, rest = match["name"].lower(), match["rest"]
-    if name in _NESTED:
-        inner, after = _inside(rest, name, "columns")
-        if name == "struct":
-            return parsed_ddl(inner) if inner.strip() else {"type": "struct", "fields": []}, after
-        kinds = [_parsed_type(part.strip())[0] for part in _split(inner, "columns")]
-        if name == "array":
-            return {"type": "array", "elementType": kinds[0], "containsNull": True}, after
-        return {"type": "map", "keyType": kinds[0], "valueType": kinds[1], "valueContainsNull": True}, after
-    numbers = _NUMBERS.match(rest) if name in _DECIMAL | _SIZED else None
-    if name in _DECIMAL:
-        precision, scale = (numbers[1], numbers[2] or "0") if numbers else ("10", "0")
-        return f"decimal({precision},{scale})", numbers["after"] if numbers else rest
-    if numbers:
-        return f"{'varchar' if name == 'varchar' else 'char'}({numbers[1]})", numbers["after"]
-    if name == "timestamp" and re.match(r"without\s+time\s+zone\b", rest, re.IGNORECASE):
-        return "timestamp_ntz", rest
-    return _PLAIN[name], rest
-
-
-def _unique(match: re.Match[str], names: list[str], what: str) -> str:
-    name = match["quoted"].replace("``", "`") if match["quoted"] else match["plain"]
-    if name.lower() in (n.lower() for n in names):
-        raise ConfigurationError(f"{what} {name!r} occurs twice.", "Names that differ only in case clash.")
-    return name
-
-
-def _check_type(text: str, where: str, setting: str) -> None:
-    """Raise a ConfigurationError unless a text is a type and what may follow it in a column."""
-    found = _TYPE.match(text)
-    name, rest = (found["name"].lower(), found["rest"]) if found else (text, "")
+    name, after = (match["name"].lower(), match["rest"]) if match else (text, "")
     if name not in _TYPES:
         raise ConfigurationError(
             f"{where} has unknown type {name!r}.", f"Spark's types are {', '.join(sorted(_TYPES))}."
         )
-    after = rest
+    kind: Any
     if name in _NESTED:
-        inner, after = _inside(rest, f"{where}: {name}", setting)
-        _check_nested(name, inner, where, setting)
-    elif name in _DECIMAL | _SIZED and (numbers := _NUMBERS.match(rest)):
-        after = numbers["after"]
-        precision, scale = int(numbers[1]), int(numbers[2] or 0)
-        if name in _DECIMAL and not 0 <= scale <= precision <= _LARGEST_PRECISION:
-            raise ConfigurationError(
-                f"{where} has a decimal of {precision} digits, {scale} of them after the point.",
-                f"The precision is at most {_LARGEST_PRECISION}, and the scale at most the precision.",
-            )
-    elif name in _SIZED:
-        raise ConfigurationError(f"{where} has {name} without a length.", f"Write {name}(10), or string.")
+        inner, after = _inside(after, f"{where}: {name}")
+        kind = _nested(name, inner, where, setting)
+    elif name in _DECIMAL | _SIZED:
+        numbers = _NUMBERS.match(after)
+        after = numbers["after"] if numbers else after
+        kind = _with_numbers(name, [int(number or 0) for number in numbers.groups()[:2]] if numbers else None, where)
+    elif name == "timestamp" and re.match(r"without\s+time\s+zone\b", after, re.IGNORECASE):
+        kind = "timestamp_ntz"
+    else:
+        kind = _PLAIN[name]
     if not _AFTER.match(after.strip()):
         raise ConfigurationError(
             f"{where}: {after.strip()!r} isn't understood after {name}.",
             "After the type there may be NOT NULL and COMMENT 'text'; between two columns there is a comma.",
         )
+    return kind, after
 
 
-def _check_nested(name: str, inner: str, where: str, setting: str) -> None:
-    parts = _split(inner, setting) if inner.strip() else []
+def _with_numbers(name: str, numbers: list[int] | None, where: str) -> str:
+    if name in _DECIMAL:
+        precision, scale = numbers or (10, 0)
+        if not scale <= precision <= _LARGEST_PRECISION:
+            raise ConfigurationError(
+                f"{where} has a decimal of {precision} digits, {scale} of them after the point.",
+                f"The precision is at most {_LARGEST_PRECISION}, and the scale at most the precision.",
+            )
+        return f"decimal({precision},{scale})"
+    if not numbers:
+        raise ConfigurationError(f"{where} has {name} without a length.", f"Write {name}(10), or string.")
+    return f"{'varchar' if name == 'varchar' else 'char'}({numbers[0]})"
+
+
+def _nested(name: str, inner: str, where: str, setting: str) -> dict[str, Any]:
     if name == "struct":
-        names: list[str] = []
-        for part in parts:
-            match = _FIELD.match(part)
-            if not match:
-                raise ConfigurationError(
-                    f"{where}: {part.strip()!r} isn't a field of a struct.", "Write `name: type`, as in `a: int`."
-                )
-            _check_type(match["type"], f"{where}: field {part.strip()!r}", setting)
-            names.append(_unique(match, names, f"{where}: field"))
-        return
-    expected = 1 if name == "array" else 2
-    if len(parts) != expected:
+        return _struct(inner, f"{where}: field", setting) if inner.strip() else {"type": "struct", "fields": []}
+    parts = [part.strip() for part in _split(inner, setting)] if inner.strip() else []
+    if len(parts) != (1 if name == "array" else 2):
         example = "array<string>" if name == "array" else "map<string, int>"
         raise ConfigurationError(f"{where}: {name} has {len(parts)} types in it.", f"Write it as {example}.")
-    for part in parts:
-        _check_type(part.strip(), f"{where}: {name} of {part.strip()!r}", setting)
+    kinds = [_type(part, f"{where}: {name} of {part!r}", setting)[0] for part in parts]
+    if name == "array":
+        return {"type": "array", "elementType": kinds[0], "containsNull": True}
+    return {"type": "map", "keyType": kinds[0], "valueType": kinds[1], "valueContainsNull": True}
 
 
-def _inside(text: str, where: str, setting: str) -> tuple[str, str]:
+def _inside(text: str, where: str) -> tuple[str, str]:
     """Return what is between the angle brackets that a text begins with, and what comes after them."""
     depth = 0
     for index, char in enumerate(text):
