@@ -21,6 +21,7 @@ from pyiceberg.types import IcebergType, StructType
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.common.offsets import OffsetRange, Position, Positions, positions_from_json, positions_to_json
 from kafka_lake.errors import TableError
+from kafka_lake.spec.topic_table import TopicTable
 
 POSITION = "kafka-lake.position"
 """In a snapshot's summary: how far the table has consumed each of its topics."""
@@ -210,6 +211,11 @@ def read_state(table: Table, topic: str | None = None, topics: Collection[str] =
         own,
         others={name: position for name, position in positions.items() if position is not own},
     )
+
+
+def state_of(spec: TopicTable, table: Table) -> TableState:
+    """Return the head and the position of a loaded table."""
+    return read_state(table, spec.topic, spec.topics)
 
 
 def all_positions(

@@ -22,11 +22,10 @@ from kafka_lake.catalog.branches import StagingBranch, branch_name
 from kafka_lake.catalog.positions import POSITION, RECONCILE, TableState, author_summary, read_state, summary_of
 from kafka_lake.common.offsets import OffsetRange, joined_ranges, positions_to_json
 from kafka_lake.dead_letters.pending import RECONCILED, RECONCILED_FROM, Pending, pending_reconciliation
-from kafka_lake.engine.frames import RECORD, cached
+from kafka_lake.engine.frames import RECORD, added_between, at_version, cached
 from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import AuditFailedError
 from kafka_lake.runtime.context import Connections, Context
-from kafka_lake.runtime.record_keys import added_between, at_version
 
 _MAX_RANGES = 200
 _MAX_SNAPSHOTS = 20

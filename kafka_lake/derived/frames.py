@@ -20,11 +20,10 @@ from kafka_lake.config.query import over_views, parsed_key, with_origin
 from kafka_lake.derived.engine import Engine
 from kafka_lake.derived.plan import DerivePlan, Pinned
 from kafka_lake.derived.upstream import APPEND, MERGE, REBUILD, REWRITE
-from kafka_lake.engine.frames import cached
+from kafka_lake.engine.frames import added_between, at_version, cached
 from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.formats.rows import load_transform
-from kafka_lake.runtime.record_keys import added_between, at_version
 from kafka_lake.writers.frames import shaped
 
 MAX_RANGES = 1000

@@ -137,6 +137,19 @@ class Frames:
         return _rows(grouped.agg(F.min(offset).alias("first"), F.max(offset).alias("last")))
 
 
+def at_version(spark: Any, name: str, snapshot: int) -> DataFrame:
+    """Return a table as of a snapshot, by its quoted Spark name."""
+    frame: DataFrame = spark.sql(f"SELECT * FROM {name} VERSION AS OF {snapshot}")
+    return frame
+
+
+def added_between(spark: Any, name: str, before: int, snapshot: int) -> DataFrame:
+    """Return the rows that were appended after a snapshot, up to another one, by the table's quoted Spark name."""
+    reader = spark.read.format("iceberg").option("start-snapshot-id", str(before))
+    frame: DataFrame = reader.option("end-snapshot-id", str(snapshot)).load(name)
+    return frame
+
+
 def any_of(conditions: Sequence[Column]) -> Column:
     """Return the disjunction as a balanced tree: a chain of a thousand is deeper than the optimizer's stack."""
     if len(conditions) <= 1:

@@ -11,7 +11,7 @@ from duckdb import DuckDBPyRelation
 from duckdb import Error as DuckDBError
 from pyiceberg.table import Table
 
-from kafka_lake.catalog.positions import head_of, row_count
+from kafka_lake.catalog.positions import head_of, row_count, state_of
 from kafka_lake.common.offsets import OffsetRange, TopicIdentity, Watermarks
 from kafka_lake.errors import KafkaLakeError, SnapshotExpiredError, TableError
 from kafka_lake.fresh import history, upsert
@@ -22,7 +22,6 @@ from kafka_lake.ingest.plan.append import Backlog, backlog, start_offsets
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.routing.by_value import begins_in, knowing
 from kafka_lake.runtime.context import Connections, Context, Timings
-from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.runtime.snapshot_rows import (
     Database,
     SnapshotRows,

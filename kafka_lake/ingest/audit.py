@@ -28,7 +28,7 @@ from kafka_lake.schema.rules import Change, changes
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.dead_letters import added_rows
 from kafka_lake.writers.schema_changes import SchemaRefusedError
-from kafka_lake.writers.staged import MergeResult, Staged, StagedTable
+from kafka_lake.writers.staged import Staged, StagedTable
 
 # Lines about columns that are left out: their names may be data.
 _NOTED = 100
@@ -130,22 +130,22 @@ def _column_changes(table: Table, primary: StagedTable) -> list[Change]:
 
 
 def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
-    """Check that rows, dead letters and tombstones make up the records read, and that no dead letter is missing."""
-    if staged.merge_result is not None:
-        return _upsert_row_count(spec, plan, staged, staged.merge_result)
-    total = staged.primary.rows + staged.failed + staged.tombstones
-    problems = []
-    if total != staged.records:
-        problems.append(
-            f"{staged.records} records were read, but {staged.primary.rows} rows + {staged.failed} dead letters + "
-            f"{staged.tombstones} tombstones make {total}"
-        )
+    """Check that rows or changes, dead letters and tombstones make up the records, and no dead letter is missing."""
+    merged, problems = staged.merge_result, list[str]()
+    facts = {"records_read": staged.records}
+    if merged is None:
+        parts = {"rows": staged.primary.rows, "dead letters": staged.failed, "tombstones": staged.tombstones}
+        facts |= {"rows_added": staged.primary.rows, "tombstones": staged.tombstones}
+    else:
+        parts = {"changes": merged.changes, "dead letters": staged.failed}
+        facts |= {"changes": merged.changes, **merged.facts}
+        problems += merged.problems
+    if (total := sum(parts.values())) != staged.records:
+        listed = " + ".join(f"{count} {what}" for what, count in parts.items())
+        problems.append(f"{staged.records} records were read, but {listed} make {total}")
     problems += [*_selection_problems(plan, staged), *_missing_dead_letters(spec, plan, staged)]
-    facts = {
-        "records_read": staged.records,
-        "rows_added": staged.primary.rows,
+    facts |= {
         "dead_letters": staged.failed,
-        "tombstones": staged.tombstones,
         # Aborted transactions, transaction markers, and what compaction removed.
         "invisible_offsets": max(0, plan.records_at_most - staged.records - plan.elsewhere),
     }
@@ -153,25 +153,6 @@ def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
         facts["records_of_other_tables"] = plan.elsewhere
     if staged.primary.state.adopted:
         facts["rows_of_others_before"] = staged.primary.state.adopted
-    return Finding("row_count", tuple(problems), facts)
-
-
-def _upsert_row_count(spec: TopicTable, plan: Plan, staged: Staged, batch: MergeResult) -> Finding:
-    """Check that changes and dead letters make up the records, and that the merged rows match the changes."""
-    problems = [*batch.problems]
-    if batch.changes + staged.failed != staged.records:
-        problems.append(
-            f"{staged.records} records were read, but {batch.changes} changes + {staged.failed} dead letters make "
-            f"{batch.changes + staged.failed}"
-        )
-    facts = {
-        "records_read": staged.records,
-        "changes": batch.changes,
-        **batch.facts,
-        "dead_letters": staged.failed,
-        "invisible_offsets": max(0, plan.records_at_most - staged.records - plan.elsewhere),
-    }
-    problems += [*_selection_problems(plan, staged), *_missing_dead_letters(spec, plan, staged)]
     return Finding("row_count", tuple(problems), facts)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from kafka_lake.catalog.positions import TableState
+from kafka_lake.catalog.positions import TableState, state_of
 from kafka_lake.catalog.tables import schema_of
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.engine.frames import cached
@@ -27,7 +27,6 @@ from kafka_lake.runtime.commit import ColumnNote
 from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.decode_options import SchemaPlan
 from kafka_lake.runtime.plan import Plan
-from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.runtime.task.report import DeadLetterClass
 from kafka_lake.schema.rules import Change, needed_changes
 from kafka_lake.spec.topic_table import TopicTable

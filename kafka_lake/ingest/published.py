@@ -31,6 +31,7 @@ from kafka_lake.catalog.positions import (
     head_of,
     positions_in,
     row_count,
+    state_of,
     summary_of,
 )
 from kafka_lake.common.offsets import Position, lag, place
@@ -43,7 +44,6 @@ from kafka_lake.quality.evaluate import evaluate
 from kafka_lake.quality.validation import Validation, referenced_tables
 from kafka_lake.runtime.commit import Finding, PublishedNote, moment, rule_finding
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.spec.rule import Rule
 from kafka_lake.spec.topic_table import TopicTable
 
@@ -77,12 +77,7 @@ def _schema_evolution(table: Table) -> Finding:
 
 def _notes(version: SchemaVersion) -> list[PublishedNote]:
     when, snapshot = moment(version.committed_at), str(version.snapshot_id or "")
-    return [
-        PublishedNote(
-            column=c.column, what=c.kind, before=c.before, after=c.after, why="", when=when, snapshot=snapshot
-        )
-        for c in version.changes
-    ]
+    return [PublishedNote(c.column, c.kind, c.before, c.after, when=when, snapshot=snapshot) for c in version.changes]
 
 
 def _dead_letters(spec: TopicTable, catalog: LakeCatalog) -> Finding:

@@ -218,9 +218,7 @@ def _merged(check: str, findings: Sequence[Finding]) -> Finding:
     notes: dict[ColumnNote, ColumnNote] = {}
     for note in (note for finding in findings for note in finding.changes):
         # A note that every commit repeats, as about an ignored column, appears once.
-        notes.setdefault(
-            ColumnNote(column=note.column, what=note.what, before=note.before, after=note.after, why=note.why), note
-        )
+        notes.setdefault(ColumnNote(note.column, note.what, note.before, note.after, why=note.why), note)
     warns = any(finding.warns for finding in findings) and not any(finding.refuses for finding in findings)
     facts = _summed([finding.facts for finding in findings])
     return Finding(check, tuple(problems), facts, changes=tuple(notes.values()), warns=warns)

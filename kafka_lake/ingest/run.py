@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from kafka_lake.catalog.positions import state_of
 from kafka_lake.common.logs import RUNS, error_without_secrets, with_fields, without_secret_values
 from kafka_lake.error_classification import headline, is_transient, user_message
 from kafka_lake.errors import KafkaLakeError, UnknownTopicError
@@ -22,7 +23,6 @@ from kafka_lake.ingest.topic_runner import LeftBehindError, TopicRunner
 from kafka_lake.runtime.commit import NOT_KEPT, Commit
 from kafka_lake.runtime.context import Connections, Context, Observer
 from kafka_lake.runtime.plan import Plan, ReplayRange
-from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.decoding import SparkDecoding
 

@@ -17,11 +17,13 @@ from kafka_lake.catalog.positions import (
     position_in,
     positions_in,
     row_count,
+    state_of,
     summary_of,
 )
 from kafka_lake.catalog.tables import totals_of
 from kafka_lake.common.offsets import Position, Watermarks
 from kafka_lake.dead_letters.pending import pending_reconciliation
+from kafka_lake.engine.frames import at_version
 from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import TableError
 from kafka_lake.ingest.adopt import filled_by
@@ -29,7 +31,6 @@ from kafka_lake.ingest.plan.append import start_offsets
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.maintenance.row_retention import proven_positions
 from kafka_lake.runtime.context import Context
-from kafka_lake.runtime.record_keys import at_version, state_of
 from kafka_lake.spec.topic_table import TopicTable, full_topic
 from kafka_lake.writers.staged import Staged
 

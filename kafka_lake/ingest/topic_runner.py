@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
+from kafka_lake.catalog.positions import state_of
 from kafka_lake.common.offsets import Position, least
 from kafka_lake.error_classification import headline, is_transient
 from kafka_lake.errors import ConditionError, KafkaError, KafkaLakeError, RecordTooLargeError
@@ -16,7 +17,6 @@ from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.routing.by_value import begins_in
 from kafka_lake.runtime.commit import Commit
 from kafka_lake.runtime.context import Context, StoppedError, Timings
-from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.spec.topic_table import TopicTable
 
 Identifier = tuple[str, str]

@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from kafka_lake.catalog.history import recorded_losses
 from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.catalog.positions import TOPIC, ancestors, head_of, row_count, summary_of
+from kafka_lake.catalog.positions import TOPIC, ancestors, head_of, row_count, state_of, summary_of
 from kafka_lake.catalog.tables import totals_of
 from kafka_lake.common.offsets import Watermarks, in_topic
 from kafka_lake.common.offsets import lag as lag_of
@@ -33,7 +33,6 @@ from kafka_lake.observability.samples import (
     unread_samples,
 )
 from kafka_lake.observability.serve import LatestSamples
-from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.spec.topic_table import TopicTable
 
 TABLE_SECONDS = 20.0

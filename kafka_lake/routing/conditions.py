@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kafka_lake.catalog.positions import TableState
+from kafka_lake.catalog.positions import TableState, state_of
 from kafka_lake.cdc.changes import source_table
 from kafka_lake.errors import ConditionError
 from kafka_lake.formats.base import Part
@@ -18,7 +18,6 @@ from kafka_lake.formats.schema_names import SchemaNames, framed_values, name_of,
 from kafka_lake.routing.by_value import Admission, admitted, knowing
 from kafka_lake.runtime.context import Connections, Context
 from kafka_lake.runtime.plan import Plan, position_only
-from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.spec.sql_text import unsafe_condition
 from kafka_lake.spec.topic_table import LONGEST_VALUE, TopicTable, When
 

@@ -1,7 +1,7 @@
 """A published commit: its figures and the results of its checks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,6 +29,19 @@ class ColumnNote:
     before: str
     after: str
     why: str = ""
+
+
+@dataclass(frozen=True)
+class PublishedNote(ColumnNote):
+    """A change of a column, with its commit.
+
+    Args:
+        when: When the commit was published, ISO 8601; empty if unknown.
+        snapshot: The commit's snapshot id, as text; empty if there is none yet.
+    """
+
+    when: str = ""
+    snapshot: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,22 +153,9 @@ class Commit:
         when = "" if self.published_at is None else moment(datetime.fromtimestamp(self.published_at, UTC))
         stamp = {"when": when, "snapshot": str(self.snapshot)}
         return [
-            replace(finding, changes=tuple(PublishedNote(**asdict(note), **stamp) for note in finding.changes))
+            replace(finding, changes=tuple(PublishedNote(**vars(note), **stamp) for note in finding.changes))
             for finding in self.findings
         ]
-
-
-@dataclass(frozen=True)
-class PublishedNote(ColumnNote):
-    """A change of a column, with its commit.
-
-    Args:
-        when: When the commit was published, ISO 8601; empty if unknown.
-        snapshot: The commit's snapshot id, as text; empty if there is none yet.
-    """
-
-    when: str = ""
-    snapshot: str = ""
 
 
 def moment(at: datetime) -> str:

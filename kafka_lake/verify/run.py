@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from kafka_lake.catalog.history import recorded_losses
 from kafka_lake.catalog.lake_catalog import LakeCatalog
-from kafka_lake.catalog.positions import TableState, adopted_position, head_of, read_state
+from kafka_lake.catalog.positions import TableState, adopted_position, head_of, read_state, state_of
 from kafka_lake.cdc.task.change import DELETE, READ, UPSERT
 from kafka_lake.common.files import ensure_home
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
@@ -35,7 +35,6 @@ from kafka_lake.routing.conditions import OWN, ROUTE, ROUTES, UNMATCHED, routed,
 from kafka_lake.runtime.choose_decoder import decoder_of
 from kafka_lake.runtime.context import Connections, ignore
 from kafka_lake.runtime.plan import Plan, chunk
-from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.runtime.snapshot_rows import Database, SnapshotRows, file_errors, literal, open_database, quoted
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.verify.newest import NewestChanges, overlapping_versions

@@ -7,17 +7,16 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from kafka_lake.catalog.branches import StagingBranch
-from kafka_lake.catalog.positions import TableState, author_summary, positions_summary, row_count
+from kafka_lake.catalog.positions import TableState, author_summary, positions_summary, row_count, state_of
 from kafka_lake.catalog.tables import ensure_table, schema_of
 from kafka_lake.common.offsets import Position
 from kafka_lake.dead_letters.pending import STAGED_WITH
-from kafka_lake.engine.frames import OFFSET
+from kafka_lake.engine.frames import OFFSET, added_between, at_version
 from kafka_lake.engine.interop import to_arrow_schema
 from kafka_lake.formats.columns import nullable_all
 from kafka_lake.formats.task.error_classes import SAMPLE_CHARACTERS
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
-from kafka_lake.runtime.record_keys import added_between, at_version, state_of
 from kafka_lake.runtime.task.report import DeadLetterClass, merged_classes
 from kafka_lake.writers.frames import append, shaped, tasks_of
 from kafka_lake.writers.staged import StagedTable

@@ -7,11 +7,10 @@ from pyspark.sql import DataFrame
 
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.positions import KEEPS
-from kafka_lake.engine.frames import OFFSET
+from kafka_lake.engine.frames import OFFSET, at_version
 from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
-from kafka_lake.runtime.record_keys import at_version
 from kafka_lake.writers.staged import StagedTable, Vanished
 
 

@@ -15,9 +15,6 @@ from kafka_lake.schema.rules import Change
 from kafka_lake.writers.history.versions import HistoryResult
 from kafka_lake.writers.upsert.merge import UpsertResult
 
-MergeResult = UpsertResult | HistoryResult
-"""What a merge of change events did."""
-
 
 @dataclass(frozen=True)
 class StagedTable:
@@ -101,7 +98,7 @@ class Staged:
     unkept: Mapping[str, str] = field(default_factory=dict)
     bytes_read: int = 0
     deletes: StagedTable | None = None
-    merge_result: MergeResult | None = None
+    merge_result: UpsertResult | HistoryResult | None = None
     rules: tuple[RuleResult, ...] = ()
     untimed: int = 0
     decoded_singly: int = 0

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from kafka_lake.catalog.branches import StagingBranch
-from kafka_lake.catalog.positions import POSITION
+from kafka_lake.catalog.positions import POSITION, state_of
 from kafka_lake.errors import ConfigurationError, TopicReplacedError
 from kafka_lake.ingest.adopt import FromOffsets, plan_adoption
 from kafka_lake.ingest.published import examine
@@ -26,7 +26,6 @@ from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, R
 from kafka_lake.runtime.commit import CHECKS
 from kafka_lake.runtime.context import Connections, Observer
 from kafka_lake.runtime.plan import ReplayRange
-from kafka_lake.runtime.record_keys import state_of
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 from kafka_lake_tests.integration.test_dagster import ROWS, Runner, by_partition, places, whole

@@ -134,7 +134,7 @@ def agreed_targets(before: Position | None, plan: Plan) -> str:
 
 def position_of(catalog: LakeCatalog, spec: TopicTable) -> Position | None:
     """Return the position in the table's snapshots, if there is one."""
-    from kafka_lake.runtime.record_keys import state_of
+    from kafka_lake.catalog.positions import state_of
 
     table = catalog.table(spec.identifier)
     return state_of(spec, table).position if table else None

@@ -154,8 +154,7 @@ def collect(specs: Sequence[TopicTable], cluster: KafkaCluster, catalog: LakeCat
 
 
 def _status(spec: TopicTable, now: Watermarks | KafkaLakeError, catalog: LakeCatalog) -> TopicStatus:
-    from kafka_lake.catalog.positions import live_row_count, row_count
-    from kafka_lake.runtime.record_keys import state_of
+    from kafka_lake.catalog.positions import live_row_count, row_count, state_of
 
     table = catalog.table(spec.identifier)
     head = table.current_snapshot() if table else None

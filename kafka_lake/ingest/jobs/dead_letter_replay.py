@@ -3,9 +3,10 @@
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
-from kafka_lake.catalog.positions import TableState, head_of
+from kafka_lake.catalog.positions import TableState, head_of, state_of
 from kafka_lake.dead_letters.pending import pending_reconciliation
 from kafka_lake.dead_letters.reconcile import reconcile
+from kafka_lake.engine.frames import at_version
 from kafka_lake.errors import ConfigurationError, PublishRefusedError
 from kafka_lake.ingest.jobs.append import Job
 from kafka_lake.ingest.read import Records
@@ -15,7 +16,6 @@ from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.routing.conditions import records_of, with_known
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
-from kafka_lake.runtime.record_keys import at_version, state_of
 from kafka_lake.spec.sql_text import unsafe_condition
 from kafka_lake.writers.staged import Staged
 

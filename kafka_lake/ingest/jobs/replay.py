@@ -5,6 +5,7 @@ from collections.abc import Collection
 from kafka_lake.catalog.positions import TableState, adopted_position, row_count
 from kafka_lake.common.offsets import OffsetRange, Watermarks
 from kafka_lake.common.text import start_timestamp_ms
+from kafka_lake.engine.frames import at_version
 from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import ConfigurationError, DataLossError, TableError
 from kafka_lake.ingest.jobs.append import Job
@@ -16,7 +17,6 @@ from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.runtime.commit import Commit
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan, ReplayRange
-from kafka_lake.runtime.record_keys import at_version
 
 
 class Replay(Job):

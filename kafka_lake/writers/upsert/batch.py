@@ -10,13 +10,13 @@ from pyspark.sql import types as T
 
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.positions import TableState
+from kafka_lake.engine.frames import at_version
 from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.formats.rows import change_columns
 from kafka_lake.quality.result import refused_mark
 from kafka_lake.quality.validation import ValidationResult
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
-from kafka_lake.runtime.record_keys import at_version
 from kafka_lake.writers.frames import shaped
 from kafka_lake.writers.upsert.change_events import INTERNAL_COLUMNS, may_be_unchanged
 from kafka_lake.writers.upsert.cutoff import AppliedCutoff

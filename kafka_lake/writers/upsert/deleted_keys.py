@@ -14,12 +14,12 @@ from kafka_lake.catalog.positions import head_of
 from kafka_lake.catalog.tables import ensure_table, schema_of
 from kafka_lake.cdc.task.change import DELETE, READ
 from kafka_lake.common.text import seconds_of
+from kafka_lake.engine.frames import at_version
 from kafka_lake.engine.interop import to_arrow_schema
 from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.formats.columns import nullable_all
 from kafka_lake.formats.rows import CHANGE
 from kafka_lake.runtime.context import Context
-from kafka_lake.runtime.record_keys import at_version
 from kafka_lake.schema.rules import needed_changes
 from kafka_lake.writers.upsert.cutoff import Cutoff
 from kafka_lake.writers.upsert.keys import OPERATION, WITHOUT_ORDER, Keys
