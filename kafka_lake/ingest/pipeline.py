@@ -45,63 +45,66 @@ class Done:
 
 
 @dataclass
-class Attempt:
-    """An attempt at the next commit of a run: its inputs, and how far it came, also if it failed.
+class TableRun:
+    """A table's part of a run: its inputs, and how far it has come.
 
     Args:
+        reader: Reads the table's records of a topic with several tables; None if all records are the table's.
+        position: The table's last known position; None if it has none.
         cut: Shortens a plan to what one commit may read.
-        position: The table's current position, as far as it is known.
+        failed_so_far: Dead letters and records of the run.
+        created: Tables that were created for the next commit.
         decoding: The plan whose records are being decoded and staged; one of them may be the cause of an error.
-        passed: The plan, if none of its records are for the table.
+        passed: The last plan, if none of its records are for the table.
     """
 
     context: Context
     job: Job
     topic: TopicEnds
-    cut: Callable[[Plan, Table | None], Plan]
-    failed_so_far: tuple[int, int]
+    reader: TableReader | None
     position: Position | None
-    reader: TableReader | None = None
+    cut: Callable[[Plan, Table | None], Plan]
+    failed_so_far: tuple[int, int] = (0, 0)
     created: set[tuple[str, str]] = field(default_factory=set)
     decoding: Plan | None = None
     passed: Plan | None = None
 
 
-def commit(attempt: Attempt) -> Done | None:
+def commit(run: TableRun) -> Done | None:
     """Make the next commit that a job asks for; None if there is nothing to commit."""
-    context, job = attempt.context, attempt.job
+    context, job = run.context, run.job
     context.timings.start()
-    tables = _tables(attempt)
-    plan = _plan(attempt, tables)
+    tables = _tables(run)
+    plan = _plan(run, tables)
     if plan is None:
         return None
     context.timings.finish("plan")
-    attempt.decoding = plan
-    records = job.records(plan, attempt.reader)
+    run.decoding = plan
+    records = job.records(plan, run.reader)
     if records is None:
-        attempt.passed, attempt.decoding = plan, None
+        run.passed, run.decoding = plan, None
         return None
     if tables.table is None or tables.table.head is None:
-        _create_table(attempt, tables, records)
-        return commit(attempt)
+        _create_table(run, tables, records)
+        return commit(run)
     records = _with_table_properties(context, tables.table, records)
     with ExitStack() as cached:
         with refused_if_main_moved(context, tables.table):
             staged = _decode_and_stage(context, tables, records, cached)
-            attempt.decoding = None
-            audited = audit(context, records.plan, staged, attempt.failed_so_far)
+            run.decoding = None
+            audited = audit(context, records.plan, staged, run.failed_so_far)
             published = publish(context, tables, audited, records.table_properties)
         if not records.new_tables:
             job.published(published.staged)
     if records.new_tables:
         _announce_new_tables(context, records)
-        return commit(attempt)
+        return commit(run)
     return Done(report_commit(context, records, published), plan, tables_after(context, tables, published.staged))
 
 
-def _tables(attempt: Attempt) -> Tables:
+def _tables(run: TableRun) -> Tables:
     """Return the current tables: dead letters reconciled, and the position recovered if no snapshot has it."""
-    context, job, reader = attempt.context, attempt.job, attempt.reader
+    context, job, reader = run.context, run.job, run.reader
     tables = (reader.take_tables() if reader else None) or current_tables(context)
     if reader is not None:
         reader.note_table(tables.table)
@@ -113,16 +116,16 @@ def _tables(attempt: Attempt) -> Tables:
         tables = current_tables(context)
     if tables.table is not None:
         state = with_position(
-            context, attempt.topic, tables.table, required=job.position_required, sought=job.position_sought
+            context, run.topic, tables.table, required=job.position_required, sought=job.position_sought
         )
         tables = replace(tables, table=state)
-    attempt.position, attempt.decoding = tables.table.position if tables.table else None, None
+    run.position, run.decoding = tables.table.position if tables.table else None, None
     return tables
 
 
-def _plan(attempt: Attempt, tables: Tables) -> Plan | None:
+def _plan(run: TableRun, tables: Tables) -> Plan | None:
     """Return the job's next plan, no longer than one commit may be."""
-    state, topic, reader = tables.table, attempt.topic, attempt.reader
+    state, topic, reader = tables.table, run.topic, run.reader
     if state and state.position and topic.is_behind(state.position):
         # Another run has read records that arrived after this run polled the topic.
         topic.poll()
@@ -130,21 +133,21 @@ def _plan(attempt: Attempt, tables: Tables) -> Plan | None:
         reader.note_watermarks(topic.now)
     if reader is not None and reader.moves_position_only:
         plan = reader.position_plan(state)
-        attempt.context.observer.step_done("planned")
+        run.context.observer.step_done("planned")
         return topic.remembered(plan) if plan else None
-    plan = attempt.job.plan(topic, reader.ahead(state) if reader else state)
-    attempt.context.observer.step_done("planned")
+    plan = run.job.plan(topic, reader.ahead(state) if reader else state)
+    run.context.observer.step_done("planned")
     if plan is not None and reader is not None:
         plan = reader.cut(reader.with_passed(plan, state))
-    return topic.remembered(attempt.cut(plan, state.table if state else None)) if plan else None
+    return topic.remembered(run.cut(plan, state.table if state else None)) if plan else None
 
 
-def _create_table(attempt: Attempt, tables: Tables, records: Records) -> None:
+def _create_table(run: TableRun, tables: Tables, records: Records) -> None:
     """Create the table with the columns of a sample, or of all records if the sample doesn't show them."""
-    context, plan = attempt.context, records.plan
+    context, plan = run.context, records.plan
     if tables.table is None:
         catalog = context.connections.catalog
-        attempt.created |= {name for name in context.spec.identifiers if catalog.table(name) is None}
+        run.created |= {name for name in context.spec.identifiers if catalog.table(name) is None}
     # Without decodable records, the columns come with later ones.
     has_none = plan.undecodable is not None or (plan.share is not None and not plan.share.records)
     sample = None
@@ -157,11 +160,11 @@ def _create_table(attempt: Attempt, tables: Tables, records: Records) -> None:
             context.spec, context.connections, records.frame if sample is None else sample, has_none
         )
     except TableError:
-        if sample is None and (attempt.reader is None or has_none):
+        if sample is None and (run.reader is None or has_none):
             raise
-        context.decoding.create_table(context.spec, context.connections, records.frame, attempt.reader is not None)
+        context.decoding.create_table(context.spec, context.connections, records.frame, run.reader is not None)
     context.observer.step_done("table created")
-    attempt.decoding = None
+    run.decoding = None
 
 
 def _with_table_properties(context: Context, state: TableState, records: Records) -> Records:

@@ -24,7 +24,7 @@ from kafka_lake.ingest import pipeline
 from kafka_lake.ingest.bad_record import Search
 from kafka_lake.ingest.byte_limit import ByteLimit
 from kafka_lake.ingest.jobs.append import Job
-from kafka_lake.ingest.pipeline import Attempt, Done
+from kafka_lake.ingest.pipeline import Done, TableRun
 from kafka_lake.ingest.report import Reached, RunReport
 from kafka_lake.ingest.shared_read import TableReader
 from kafka_lake.ingest.table_state import Tables
@@ -40,37 +40,38 @@ _ATTEMPTS = 5
 
 
 class Runner:
-    """Makes the commits of one table in a run.
-
-    Args:
-        reader: Reads the table's records of a topic with several tables; None if all records are the table's.
-
-    Attributes:
-        position: The table's last known position; None if it has none.
-    """
+    """Makes the commits of one table in a run; arguments as of `TableRun`."""
 
     def __init__(
-        self, context: Context, job: Job, topic: TopicEnds, reader: TableReader | None, position: Position | None
+        self,
+        context: Context,
+        job: Job,
+        topic: TopicEnds,
+        reader: TableReader | None = None,
+        *,
+        position: Position | None,
     ) -> None:
         self.context = context
         self.job = job
         self.topic = topic
         self.reader = reader
-        self.position = position
         self.commits: list[Commit] = []
-        self._has_committed = self._has_passed = False
-        self._failed_so_far = (0, 0)
+        self._run = TableRun(context, job, topic, reader, position=position, cut=self._cut)
+        self._has_committed = False
         self._search = Search()
         self._byte_limit = ByteLimit(context)
         self._too_large = TooLarge(context, self._large_record)
-        self._created: set[tuple[str, str]] = set()
-        self._decoding: Plan | None = None
         self._tables: Tables | None = None
+
+    @property
+    def position(self) -> Position | None:
+        """Return the table's last known position; None if it has none."""
+        return self._run.position
 
     @property
     def is_waiting(self) -> bool:
         """Return whether the table may have records although the last attempt had none to commit."""
-        return self._has_passed or (self.reader is not None and self.reader.is_waiting)
+        return self._run.passed is not None or (self.reader is not None and self.reader.is_waiting)
 
     def is_done(self) -> bool:
         """Return whether the job is done after the last commit, as far as that is certain."""
@@ -101,7 +102,7 @@ class Runner:
                 self._search_bad_record(plan, error)
             else:
                 break
-        self._created.clear()
+        self._run.created.clear()
         if done is None:
             return None
         commit, plan = done.commit, done.plan
@@ -109,11 +110,11 @@ class Runner:
         self._byte_limit.done(plan, commit)
         self.commits.append(commit)
         self._has_committed = True
-        self.position = commit.after
+        self._run.position = commit.after
         if self.reader is not None:
             self.reader.note_commit(commit.after)
-        failed, records = self._failed_so_far
-        self._failed_so_far = failed + commit.dead_letters, records + commit.records
+        failed, records = self._run.failed_so_far
+        self._run.failed_so_far = failed + commit.dead_letters, records + commit.records
         self._mirror(commit.after)
         self.job.committed(commit, plan)
         self.context.observer.on_commit(commit, plan)
@@ -134,27 +135,15 @@ class Runner:
         return retrying(lambda: pausing.with_retries(self._try_commit, self._may_retry))
 
     def _try_commit(self) -> Done | None:
-        attempt = Attempt(
-            context=self.context,
-            job=self.job,
-            topic=self.topic,
-            cut=self._cut,
-            failed_so_far=self._failed_so_far,
-            position=self.position,
-            reader=self.reader,
-        )
-        self._tables = None
+        run = self._run
+        self._tables = run.decoding = run.passed = None
         try:
-            done = pipeline.commit(attempt)
+            done = pipeline.commit(run)
         except Exception as error:
-            self._too_large.failed(attempt.decoding, error)
+            self._too_large.failed(run.decoding, error)
             raise
-        finally:
-            self.position, self._decoding = attempt.position, attempt.decoding
-            self._created |= attempt.created
-            self._has_passed = attempt.passed is not None
-        if attempt.passed is not None:
-            self._search = self._search.done(attempt.passed, rows=0)
+        if run.passed is not None:
+            self._search = self._search.done(run.passed, rows=0)
         self._tables = done.tables if done else None
         return done
 
@@ -208,7 +197,7 @@ class Runner:
 
     def _pause(self, seconds: float) -> None:
         # An error raised by the pause isn't caused by a record.
-        self._decoding = self._tables = None
+        self._tables = self._run.decoding = None
         self.context.sleep(seconds)
 
     def _may_retry(self, error: BaseException) -> bool:
@@ -225,7 +214,7 @@ class Runner:
 
     def _plan_with_bad_record(self, error: BaseException) -> Plan | None:
         """Return the plan whose records may be the cause of an error; None if another cause is certain."""
-        plan = self._decoding
+        plan = self._run.decoding
         if plan is None or not can_be_parted(plan) or not may_be_a_record(error):
             return None
         # A transform that uses a missing column fails whatever the records are.
@@ -259,7 +248,7 @@ class Runner:
 
     def _drop_unused(self) -> None:
         warn = self.context.observer.warn
-        for identifier in sorted(self._created):
+        for identifier in sorted(self._run.created):
             name = ".".join(identifier)
             try:
                 if drop_if_unused(self.context.connections.catalog, identifier):
@@ -270,13 +259,13 @@ class Runner:
 
     def forget_failed(self) -> None:
         """Count dead letters from 0: the limit holds for each part of a continuous run."""
-        self._failed_so_far = (0, 0)
+        self._run.failed_so_far = (0, 0)
 
     def report(self, seconds: float) -> RunReport:
         """Return the report of the commits since the last one."""
         commits, self.commits, context = self.commits, [], self.context
         reached = {context.spec.topic: Reached(self.topic.now, self.position)}
-        return RunReport(context.table_name, context.run_id, reached, commits, seconds)
+        return RunReport(context.table_name, context.run_id, reached, commits, seconds=seconds)
 
     def sweep(self) -> None:
         """Drop branches that killed runs left behind, if this run has committed."""

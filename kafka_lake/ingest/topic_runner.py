@@ -71,7 +71,7 @@ class TopicRunner:
         self._is_shared = context.spec.has_routes and not alone
         self._runners: dict[Identifier, Runner] = {}
         if not self._is_shared:
-            self._runners[context.spec.identifier] = Runner(context, job(context), self.topic, None, position)
+            self._runners[context.spec.identifier] = Runner(context, job(context), self.topic, position=position)
         self._positions_committed = self._reported = time.monotonic()
 
     @property
@@ -186,7 +186,7 @@ class TopicRunner:
         self._shared.readers[spec.identifier] = reader
         table = context.connections.catalog.table(spec.identifier)
         position = state_of(spec, table).position if table else None
-        return Runner(context, self._job(context), self.topic, reader, position)
+        return Runner(context, self._job(context), self.topic, reader, position=position)
 
     def _running(self) -> list[Runner]:
         return [runner for table, runner in self._runners.items() if table not in self.errors]
