@@ -119,9 +119,9 @@ def _keyed_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterato
 
 def _snapshot_problems(spec: TopicTable) -> Iterator[Problem]:
     """Give what can't be, of snapshots and truncates of a source."""
-    if spec.replaces_by_snapshot and not spec.marks_snapshots:
+    if spec.replaces_by_snapshot and spec.envelope != "debezium":
         yield ("write", "on_snapshot"), "replace needs envelope: debezium, which marks the end of a snapshot"
-    if spec.replaces_by_snapshot and spec.keeps_deleted_rows:
+    if spec.replaces_by_snapshot and (spec.marks_deletes or spec.ignores_deletes):
         yield ("write", "on_snapshot"), f"replace removes rows, and deletes: {spec.deletes} keeps them"
     if spec.replaces_by_snapshot and spec.has_routes:
         yield ("write", "on_snapshot"), "replace can't be combined with tables: yet"

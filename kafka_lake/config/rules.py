@@ -79,7 +79,7 @@ def _columns_problems(rule: Rule, spec: TopicTable, declared: Sequence[str]) -> 
         columns.add(spec.key_column.lower())
     if missing := [c for c in rule.columns if c.lower() not in columns and c.split(".")[0].lower() not in columns]:
         yield f"{rule.name}: {', '.join(missing)} isn't in columns:, which are {', '.join(declared)}."
-    if rule.requires_values and rule.columns[0] in _required(str(spec.schema)):
+    if rule.kind == "not_null" and rule.columns[0] in _required(str(spec.schema)):
         yield (
             f"{rule.name}: never fails: columns: says that {rule.columns[0]} is NOT NULL, so a record without it is a "
             "dead letter of class null_in_required_column. Remove one of them."

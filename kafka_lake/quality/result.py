@@ -64,7 +64,7 @@ class RuleResult:
         """Return the figures for the check's metadata."""
         rule = self.rule
         facts: dict[str, object] = {"rule": rule.description, "on_failure": rule.on_failure}
-        if rule.is_custom:
+        if rule.kind == "check":
             facts |= {"rows": self.evaluated, **(self.checked.facts if self.checked is not None else {})}
         elif rule.counts_rows:
             facts["rows"] = self.evaluated

@@ -78,11 +78,6 @@ class Plan:
         return self.replaces or self.replays_dead_letters
 
     @property
-    def sets_position(self) -> bool:
-        """Return whether the commit writes a position and no rows."""
-        return self.kind in ("reset", "adopt")
-
-    @property
     def records_at_most(self) -> int:
         """Return the number of offsets, an upper bound of the records."""
         return sum(len(r) for r in self.ranges)

@@ -316,19 +316,9 @@ class Rule:
         return self.kind in BY_ARROW
 
     @property
-    def is_custom(self) -> bool:
-        """Return whether it is a check of the user's own."""
-        return self.kind == "check"
-
-    @property
     def counts_rows(self) -> bool:
         """Return whether it is about the number of rows alone."""
         return self.kind == "row_count"
-
-    @property
-    def requires_values(self) -> bool:
-        """Return whether a null breaks it."""
-        return self.kind == "not_null"
 
     @property
     def description(self) -> str:

@@ -221,16 +221,6 @@ class TopicTable:
         return self.envelope == "debezium"
 
     @property
-    def marks_snapshots(self) -> bool:
-        """Return whether the envelope has the beginning and the end of a source's snapshot."""
-        return self.envelope == "debezium"
-
-    @property
-    def may_omit_values(self) -> bool:
-        """Return whether the envelope may lack values that a change left as they were."""
-        return self.envelope == "debezium"
-
-    @property
     def replaces_by_snapshot(self) -> bool:
         """Return whether rows that a source's snapshot lacks are deleted."""
         return self.snapshot == "replace"
@@ -249,11 +239,6 @@ class TopicTable:
     def ignores_deletes(self) -> bool:
         """Return whether deletes have no effect."""
         return self.deletes == "ignore"
-
-    @property
-    def keeps_deleted_rows(self) -> bool:
-        """Return whether deleted rows stay."""
-        return self.marks_deletes or self.ignores_deletes
 
     @property
     def keeps_dead_letters(self) -> bool:

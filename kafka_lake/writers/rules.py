@@ -117,7 +117,7 @@ def _without_replayed(rows: DataFrame, plan: Plan) -> DataFrame:
 def _rules(context: Context, plan: Plan) -> tuple[Rule, ...]:
     """Return the rules that a commit is checked by."""
     rules = context.spec.named_rules
-    if plan.undecodable is not None or plan.sets_position:
+    if plan.undecodable is not None or plan.kind in ("reset", "adopt"):
         return ()
     if plan.replays_dead_letters:
         # The number of replayed rows says nothing about the producer.

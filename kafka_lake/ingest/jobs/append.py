@@ -3,8 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 
-from pyspark.sql import DataFrame
-
 from kafka_lake.catalog.positions import TableState
 from kafka_lake.common.offsets import Position
 from kafka_lake.errors import ConfigurationError
@@ -37,13 +35,11 @@ class Job(ABC):
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
         """Return the plan of the next commit; None if the job is done."""
 
-    def read(self, todo: Plan) -> DataFrame:
-        """Return the records of a plan's ranges, lazily."""
-        return read(self.context.connections, todo, self.context.spec.topic)
-
     def records(self, todo: Plan, reader: TableReader | None) -> Records | None:
         """Return the table's records of a plan; None if there are none and the offsets are passed."""
-        return Records(todo, self.read(todo)) if reader is None else reader.records(todo)
+        if reader is not None:
+            return reader.records(todo)
+        return Records(todo, read(self.context.connections, todo, self.context.spec.topic))
 
     def published(self, staged: Staged) -> None:  # noqa: B027
         """Called as soon as a commit is visible."""

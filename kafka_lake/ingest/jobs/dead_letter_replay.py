@@ -69,18 +69,14 @@ class DeadLetterReplay(Job):
         self._records = _chosen(self.context, self._where, dead_letters)
         return Plan((), found.position, 0, "dead_letter_replay")
 
-    def records(self, todo: Plan, reader: TableReader | None) -> Records | None:
-        """Return the chosen dead letters; all are this table's."""
-        return Records(todo, self.read(todo))
-
-    def read(self, todo: Plan) -> DataFrame:
+    def records(self, todo: Plan, reader: TableReader | None) -> Records:
         """Return the chosen dead letters as the records that they were."""
         assert self._records is not None, "there is a plan"
         spec, records = self._spec, self.context.decoding.records(self._records)
         if spec.has_routes:
             # Records that are another table's by now stay dead letters; a replay of their offsets routes them.
             records = records_of(records, spec, spec, self.context.connections)
-        return records.coalesce(1).sortWithinPartitions("partition", "offset")
+        return Records(todo, records.coalesce(1).sortWithinPartitions("partition", "offset"))
 
     def published(self, staged: Staged) -> None:
         """Remove the dead letters that are rows now; if that fails, the next run does it."""

@@ -39,17 +39,12 @@ class Files:
     Args:
         metadata: The table's metadata as JSON; snapshots may be left out.
         io: Properties of the file system.
-        group_bytes: Arrow bytes of a row group.
-        file_bytes: Arrow bytes of a data file.
     """
 
-    def __init__(
-        self, metadata: str, io: dict[str, str], *, group_bytes: int = _GROUP_BYTES, file_bytes: int = _FILE_BYTES
-    ) -> None:
+    def __init__(self, metadata: str, io: dict[str, str]) -> None:
         self._metadata = TableMetadataUtil.parse_raw(metadata)
         self._order = self._metadata.sort_order()
         self._is_simple = self._metadata.spec().is_unpartitioned() and self._order.is_unsorted
-        self._group_bytes, self._file_bytes = group_bytes, file_bytes
         self._io = load_file_io(dict(io), self._metadata.location)
         self.columns = pa.schema([small_offsets(f) for f in schema_to_pyarrow(self._metadata.schema())])
         self._locations = load_location_provider(self._metadata.location, self._metadata.properties)
@@ -63,7 +58,7 @@ class Files:
         """Add rows with the table's columns by name; write the gathered rows if they are enough."""
         self._rows.append(rows)
         self._bytes += rows.nbytes
-        if self._bytes >= (self._group_bytes if self._is_simple else self._file_bytes):
+        if self._bytes >= (_GROUP_BYTES if self._is_simple else _FILE_BYTES):
             self._write()
 
     def close(self) -> list[DataFile]:
@@ -80,7 +75,7 @@ class Files:
         if self._is_simple:
             self._open = self._open or self._new_file(None, _repetitive(rows))
             self._open.write(rows, size)
-            if self._open.size >= self._file_bytes:
+            if self._open.size >= _FILE_BYTES:
                 self._roll()
             return
         repetitive = _repetitive(rows)

@@ -157,7 +157,7 @@ def may_be_unchanged(field: T.StructField, spec: TopicTable) -> bool:
         return True
     if spec.ignore_null_updates:
         return spec.null_leaves(field.name)
-    return spec.may_omit_values and may_lack_values(field)
+    return spec.envelope == "debezium" and may_lack_values(field)
 
 
 def _ignored_nulls(spec: TopicTable, values: T.StructType, operation: Column) -> Column:
