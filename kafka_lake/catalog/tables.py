@@ -70,7 +70,7 @@ def ensure_table(
             table = catalog.pyiceberg.create_table(
                 identifier,
                 schema,
-                location=location_of(catalog, identifier, given),
+                location=given.get(_LOCATION) or catalog.new_location(identifier),
                 partition_spec=partition_spec_of(schema, layout),
                 sort_order=SortOrder(*layout.sort_fields()),
                 properties=table_properties(managed, given),
@@ -124,11 +124,6 @@ def _is_unused(table: Table) -> bool:
         summary_of(snapshot).keys() & RESUMED_FROM or follows_another(snapshot) for snapshot in metadata.snapshots
     )
     return managed and set(metadata.refs) <= {"main"} and len(metadata.snapshots) <= 1 and not row_count(table)
-
-
-def location_of(catalog: LakeCatalog, identifier: tuple[str, str], given: Mapping[str, str]) -> str | None:
-    """Return the location of a new table: the property ``location``, or one that no other table has had."""
-    return given.get(_LOCATION) or catalog.new_location(identifier)
 
 
 def table_properties(managed: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:

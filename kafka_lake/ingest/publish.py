@@ -11,7 +11,7 @@ from kafka_lake.catalog.positions import TableState, head_of
 from kafka_lake.catalog.tables import Totals, added
 from kafka_lake.errors import KafkaLakeError, PublishRefusedError
 from kafka_lake.ingest.audit import Audited
-from kafka_lake.ingest.table_state import Tables, dead_letters_head
+from kafka_lake.ingest.table_state import Tables, current_dead_letters
 from kafka_lake.runtime.commit import CheckFailedError
 from kafka_lake.runtime.context import Context
 
@@ -35,10 +35,11 @@ def publish(
 def _move_heads(context: Context, tables: Tables, audited: Audited, properties: Mapping[str, str]) -> float:
     """Move ``main`` of the side tables, then of the topic's table; return the time of the latter."""
     staged = audited.staged
-    planned = tables.dead_letters.head if tables.dead_letters else None
-    if staged.dead_letters is None and dead_letters_head(context) != planned:
-        # The new dead letters may be of records that are rows of this commit.
-        raise PublishRefusedError(f"Table {context.table_name}: its dead-letter table has changed meanwhile.")
+    if staged.dead_letters is None:
+        planned, now = tables.dead_letters, current_dead_letters(context)
+        if (now and now.head) != (planned and planned.head):
+            # The new dead letters may be of records that are rows of this commit.
+            raise PublishRefusedError(f"Table {context.table_name}: its dead-letter table has changed meanwhile.")
     totals = _totals(context, audited)
     for name, side in (("dead letters", staged.dead_letters), ("deletes", staged.deletes)):
         if side is not None:

@@ -163,12 +163,15 @@ def current_tables(context: Context) -> Tables:
 
     The dead-letter table is loaded first, so the table contains every commit that made those dead letters obsolete.
     """
-    dead_letters = context.connections.catalog.table(context.spec.dead_letter_table)
+    dead_letters = current_dead_letters(context)
     table = context.connections.catalog.table(context.spec.identifier)
-    return Tables(
-        None if table is None else state_of(context.spec, table),
-        None if dead_letters is None or head_of(dead_letters) is None else state_of(context.spec, dead_letters),
-    )
+    return Tables(None if table is None else state_of(context.spec, table), dead_letters)
+
+
+def current_dead_letters(context: Context) -> TableState | None:
+    """Return the current dead-letter table; None if it doesn't exist or is empty."""
+    table = context.connections.catalog.table(context.spec.dead_letter_table)
+    return None if table is None or head_of(table) is None else state_of(context.spec, table)
 
 
 def with_position(
@@ -183,12 +186,6 @@ def with_position(
         if required:
             raise
         return state
-
-
-def dead_letters_head(context: Context) -> int | None:
-    """Return the head of the dead-letter table; None if it doesn't exist or is empty."""
-    table = context.connections.catalog.table(context.spec.dead_letter_table)
-    return head_of(table) if table else None
 
 
 def existing(context: Context, state: TableState | None) -> TableState:

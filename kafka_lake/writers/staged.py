@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame
 
 from kafka_lake.catalog.branches import StagingBranch
-from kafka_lake.catalog.positions import AUTHOR, POSITION, TableState, summary_of
+from kafka_lake.catalog.positions import TableState, summary_of
 from kafka_lake.quality.result import RuleResult
 from kafka_lake.runtime.decode_options import Written
 from kafka_lake.runtime.task.report import DeadLetterClass, Span
@@ -41,11 +41,6 @@ class StagedTable:
     spans: tuple[Span, ...] | None = None
     rules: tuple[RuleResult, ...] | None = None
     summary: Mapping[str, str] = field(default_factory=dict)
-
-
-def side_summary(summary: Mapping[str, str]) -> dict[str, str]:
-    """Return the snapshot properties of a side table: position and author of the topic's table."""
-    return {key: value for key, value in summary.items() if key in (POSITION, *AUTHOR)}
 
 
 @dataclass(frozen=True)

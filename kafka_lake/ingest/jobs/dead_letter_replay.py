@@ -3,7 +3,7 @@
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
-from kafka_lake.catalog.positions import TableState, head_of, state_of
+from kafka_lake.catalog.positions import TableState
 from kafka_lake.dead_letters.pending import pending_reconciliation
 from kafka_lake.dead_letters.reconcile import reconcile
 from kafka_lake.engine.frames import at_version
@@ -11,7 +11,7 @@ from kafka_lake.errors import ConfigurationError, PublishRefusedError
 from kafka_lake.ingest.jobs.append import Job
 from kafka_lake.ingest.read import Records
 from kafka_lake.ingest.shared_read import TableReader
-from kafka_lake.ingest.table_state import existing
+from kafka_lake.ingest.table_state import current_dead_letters, existing
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.routing.conditions import records_of, with_known
 from kafka_lake.runtime.context import Context
@@ -40,14 +40,14 @@ class DeadLetterReplay(Job):
     def prepare(self, topic: TopicEnds) -> None:
         """Check the condition, and finish the reconciliation of an earlier run."""
         context, where = self.context, self._where
-        dead_letters = _dead_letters(context)
+        dead_letters = current_dead_letters(context)
         if dead_letters is None:
             return
         _chosen(context, where, dead_letters)
 
         def finish() -> int:
             # The snapshot that shows an unfinished reconciliation may have expired: compare the data.
-            among = _dead_letters(context) if where else None
+            among = current_dead_letters(context) if where else None
             near = _chosen(context, where, among) if among else None
             return reconcile(context, forced=True, among=near)
 
@@ -55,7 +55,7 @@ class DeadLetterReplay(Job):
 
     def plan(self, topic: TopicEnds, state: TableState | None) -> Plan | None:
         """Return the commit that appends the dead letters; None once it is done, or if there are none."""
-        dead_letters = _dead_letters(self.context)
+        dead_letters = current_dead_letters(self.context)
         if self._done or dead_letters is None:
             return None
         found = existing(self.context, state)
@@ -90,11 +90,6 @@ class DeadLetterReplay(Job):
                 f"Topic {context.spec.topic}: the moved dead letters will be removed by the next "
                 f"{'replay of them' if self._spec.is_keyed else 'run'}: {error}"
             )
-
-
-def _dead_letters(context: Context) -> TableState | None:
-    table = context.connections.catalog.table(context.spec.dead_letter_table)
-    return None if table is None or head_of(table) is None else state_of(context.spec, table)
 
 
 def _chosen(context: Context, where: str | None, dead_letters: TableState) -> DataFrame:

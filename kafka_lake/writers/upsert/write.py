@@ -9,7 +9,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.lake_catalog import quoted
-from kafka_lake.catalog.positions import read_state, row_count
+from kafka_lake.catalog.positions import AUTHOR, POSITION, read_state, row_count
 from kafka_lake.catalog.tables import append_nothing
 from kafka_lake.cdc.task.change import DELETE, NOTHING, TRUNCATE
 from kafka_lake.engine.frames import cached, shuffles
@@ -17,7 +17,7 @@ from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import ChangeRefusedError
 from kafka_lake.writers.frames import append, shaped
 from kafka_lake.writers.rules import check_events
-from kafka_lake.writers.staged import StagedTable, side_summary, staged_table
+from kafka_lake.writers.staged import StagedTable, staged_table
 from kafka_lake.writers.upsert.batch import ChangeBatch
 from kafka_lake.writers.upsert.change_events import INTERNAL_COLUMNS
 from kafka_lake.writers.upsert.cutoff import AppliedCutoff, count_older, delete_older, without_older
@@ -282,7 +282,8 @@ def _stage_deletes(
     undo.callback(branch.discard)
     expire_deleted_keys(batch.context, branch, table)
     columns = spark.table(connections.catalog.spark_name(spec.deletes_table)).schema
-    staged = append(branch, state, shaped(rows, columns).coalesce(batch.tasks), side_summary(batch.summary))
+    summary = {key: value for key, value in batch.summary.items() if key in (POSITION, *AUTHOR)}
+    staged = append(branch, state, shaped(rows, columns).coalesce(batch.tasks), summary)
     if staged.rows == 0:
         branch.discard()
         return None
