@@ -28,11 +28,9 @@ from kafka_lake.formats.task.batches import OBSERVED, loaded
 from kafka_lake.formats.task.error_classes import UNDECODABLE
 from kafka_lake.quality.evaluate import evaluate
 from kafka_lake.quality.result import Refused
-from kafka_lake.quality.validation import Validation, ValidationResult
 from kafka_lake.runtime.choose_decoder import decoder_of
 from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.decode_options import Batch, Decoded, SchemaPlan, Written
-from kafka_lake.runtime.task.report import DeadLetterClass
 from kafka_lake.schema.rules import Change
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.append import write_records, write_rows
@@ -46,9 +44,10 @@ from kafka_lake.writers.upsert.keys import OPERATION, Keys
 class SparkDecoding:
     """Implements `Decoding` by the topic's format, in Spark."""
 
-    def decoder(self, spec: TopicTable, connections: Connections, state: TableState | None) -> Decoder:
-        """Return the decoder of a topic's records; raises as `decoder_of`."""
-        return decoder_of(spec, connections, state)
+    decoder = staticmethod(decoder_of)
+    evaluate = staticmethod(evaluate)
+    classes = staticmethod(classes_of)
+    records = staticmethod(records_from_dead_letters)
 
     def unreadable(self, spec: TopicTable, message: str, error_class: str = UNDECODABLE) -> Decoder:
         """Return the decoder that makes a dead letter of every record."""
@@ -144,10 +143,6 @@ class SparkDecoding:
             (F.expr(keys.has_no_order("e")) if order else F.lit(False)).alias("bare"),
         )
 
-    def evaluate(self, validation: Validation) -> ValidationResult:
-        """Evaluate rules."""
-        return evaluate(validation)
-
     def dead_letters(self, spec: TopicTable, with_errors: DataFrame, run_id: str, topic_id: str) -> DataFrame:
         """Return the failed records as dead letters; a transform that marks errors is evaluated again."""
         if spec.transform is not None:
@@ -155,14 +150,6 @@ class SparkDecoding:
             if marks_errors(rows, spec):
                 with_errors = with_transform_errors(with_errors, transform_errors(rows, spec))
         return dead_letters_of(with_errors, run_id, topic_id=topic_id)
-
-    def classes(self, dead_letters: DataFrame) -> tuple[DeadLetterClass, ...]:
-        """Group by class."""
-        return classes_of(dead_letters)
-
-    def records(self, dead_letters: DataFrame) -> DataFrame:
-        """Return the records of dead letters."""
-        return records_from_dead_letters(dead_letters)
 
 
 def _counts(observation: Observation | None, frame: DataFrame, metrics: Sequence[Column]) -> dict[str, Any]:
