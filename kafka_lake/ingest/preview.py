@@ -1,14 +1,14 @@
 """A preview of the next run's schema changes, from the newest records; nothing is changed."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pyiceberg.schema import Schema
 from pyspark.sql import DataFrame
-from pyspark.sql import types as T
 
-from kafka_lake.catalog.positions import TableState, state_of
+from kafka_lake.catalog.positions import state_of
 from kafka_lake.catalog.tables import schema_of
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.engine.frames import cached
@@ -105,18 +105,25 @@ def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) ->
         if is_final:
             break
     found = decoded(sample, decoder, plan.target, spec.max_record_bytes)
-    rows = rows_of(found, spec).schema
-    changes = _changes(spec, state, rows, plan)
+    schema = schema_of(arrow_columns(rows_of(found, spec).schema, plan.target.columns, write=spec.write))
+    before = state.table.schema() if state else None
+    changes = _changes(before, schema, {c.after for c in plan.renamed})
     ignored = (*plan.ignored, *(c for c in changes if c.kind == "added" and spec.ignores_new_fields))
     done = [c for c in (*plan.renamed, *changes) if c not in ignored]
+    refused = ""
+    try:
+        refuse_changes(spec, [*plan.refused, *(c for c in done if not c.safe or spec.is_frozen)])
+        if decoder.fixed is None:
+            refuse_too_many(spec, before, schema)
+    except KafkaLakeError as error:
+        refused = str(error)
     return Preview(
         records=counts["records"],
         tombstones=counts["tombstones"],
         classes=classes_of(dead_letters_of(found, "")) if counts["failed"] else (),
         schemas=decoder.schema_counts(counts[OBSERVED]),
         notes=noted(spec, done, ignored=ignored, conflicts=plan.conflicts, unkept=decoder.not_stored()),
-        refused=_refusal(spec, [*plan.refused, *(c for c in done if not c.safe or spec.is_frozen)])
-        or ("" if decoder.fixed is not None else _excess(spec, state, rows, plan)),
+        refused=refused,
     )
 
 
@@ -125,26 +132,7 @@ def _counted(decoder: Decoder, sample: DataFrame, plan: SchemaPlan, max_columns:
     return {**counted, OBSERVED: loaded(counted[OBSERVED], max_columns)}
 
 
-def _changes(spec: TopicTable, state: TableState | None, rows: T.StructType, plan: SchemaPlan) -> list[Change]:
-    schema = schema_of(arrow_columns(rows, plan.target.columns, write=spec.write))
-    if state is None:
+def _changes(before: Schema | None, schema: Schema, renamed: Collection[str]) -> list[Change]:
+    if before is None:
         return [Change(f.name, "added", "", str(f.field_type)) for f in schema.fields if f.name != METADATA_COLUMN]
-    renamed = {c.after for c in plan.renamed}
-    return [c for c in needed_changes(state.table.schema(), schema) if c.column.rpartition(".")[2] not in renamed]
-
-
-def _excess(spec: TopicTable, state: TableState | None, rows: T.StructType, plan: SchemaPlan) -> str:
-    try:
-        schema = schema_of(arrow_columns(rows, plan.target.columns, write=spec.write))
-        refuse_too_many(spec, state.table.schema() if state else None, schema)
-    except KafkaLakeError as error:
-        return str(error)
-    return ""
-
-
-def _refusal(spec: TopicTable, changes: list[Change]) -> str:
-    try:
-        refuse_changes(spec, changes)
-    except KafkaLakeError as error:
-        return str(error)
-    return ""
+    return [c for c in needed_changes(before, schema) if c.column.rpartition(".")[2] not in renamed]
