@@ -18,7 +18,7 @@ from kafka_lake.fresh import history, upsert
 from kafka_lake.fresh.conditions import condition_for
 from kafka_lake.fresh.decode import TopicDecoder, in_columns
 from kafka_lake.fresh.tail import MaxTail, Tail
-from kafka_lake.ingest.plan.append import Backlog, backlog, start_offsets
+from kafka_lake.ingest.plan import Backlog, backlog, start_offsets
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.routing.by_value import begins_in, knowing
 from kafka_lake.runtime.context import Connections, Context, Timings

@@ -12,14 +12,7 @@ from pyiceberg.table import Table
 from kafka_lake.catalog.positions import POSITION, ancestors, summary_of
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, Positions, place, positions_to_json
 from kafka_lake.formats.task.error_classes import WRONG_TYPE
-from kafka_lake.runtime.commit import (
-    NOT_KEPT,
-    RULES_REMEDY,
-    CheckFailedError,
-    ColumnNote,
-    Finding,
-    rule_finding,
-)
+from kafka_lake.runtime.commit import NOT_KEPT, RULES_REMEDY, CheckFailedError, ColumnNote, Finding, rule_finding
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.task.report import DeadLetterClass, Span

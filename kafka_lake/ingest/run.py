@@ -11,8 +11,7 @@ from kafka_lake.catalog.positions import state_of
 from kafka_lake.common.logs import RUNS, error_without_secrets, with_fields, without_secret_values
 from kafka_lake.error_classification import headline, is_transient, user_message
 from kafka_lake.errors import KafkaLakeError, UnknownTopicError
-from kafka_lake.ingest.adopt import Adoption, Source
-from kafka_lake.ingest.jobs.adopt import Adopt
+from kafka_lake.ingest.jobs.adopt import Adopt, Adoption, Source
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.jobs.dead_letter_replay import DeadLetterReplay
 from kafka_lake.ingest.jobs.replay import Replay, Reset

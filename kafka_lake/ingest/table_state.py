@@ -26,8 +26,7 @@ from kafka_lake.dead_letters.pending import pending_reconciliation
 from kafka_lake.engine.frames import at_version
 from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import TableError
-from kafka_lake.ingest.adopt import filled_by
-from kafka_lake.ingest.plan.append import start_offsets
+from kafka_lake.ingest.plan import start_offsets
 from kafka_lake.ingest.topic_ends import TopicEnds
 from kafka_lake.maintenance.row_retention import proven_positions
 from kafka_lake.runtime.context import Context
@@ -35,6 +34,9 @@ from kafka_lake.spec.topic_table import TopicTable, full_topic
 from kafka_lake.writers.staged import Staged
 
 _OWN = "kafka-lake."
+SINK = "kafka.connect.offsets."
+"""How the names of the snapshot properties of Kafka Connect's Iceberg sink begin."""
+_QUERY = "spark.sql.streaming.queryId"
 
 
 def recovered_position(context: Context, state: TableState, now: Watermarks) -> Position | None:
@@ -197,6 +199,18 @@ def existing(context: Context, state: TableState | None) -> TableState:
             f"Fill it first: materialize it, or run `kafka-lake ingest {context.spec.full_topic}`.",
         )
     return state
+
+
+def filled_by(table: Table) -> str | None:
+    """Return the program that has filled a table from a topic, by the history of ``main``; None if unknown."""
+    for snapshot in ancestors(table, head_of(table)):
+        summary = summary_of(snapshot)
+        sink = next((key for key in summary if key.startswith(SINK)), None)
+        if sink is not None:
+            return f"the Iceberg sink of Kafka Connect ({sink})"
+        if _QUERY in summary:
+            return f"the Structured Streaming query {summary[_QUERY]}"
+    return None
 
 
 def _check_not_foreign(context: Context, table: Table) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.common.records import LastRecord, differs_at
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.plan.append import with_other_leader
+from kafka_lake.ingest.plan import with_other_leader
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan

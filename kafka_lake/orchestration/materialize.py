@@ -11,7 +11,7 @@ import dagster as dg
 
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.ingest.continuous import ContinuousRun, Feed, Stop, feed_of
-from kafka_lake.ingest.plan.append import is_time
+from kafka_lake.ingest.plan import is_time
 from kafka_lake.ingest.published import examine, examine_rules
 from kafka_lake.ingest.report import Reached, RunReport
 from kafka_lake.ingest.run import each_topic, ingest, logged_run, replay

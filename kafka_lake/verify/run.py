@@ -26,7 +26,7 @@ from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.formats.rows import DELETED, change_columns
 from kafka_lake.formats.task.decoded import Decoded
 from kafka_lake.formats.task.decoders import RecordDecoder, unpack_decoder
-from kafka_lake.ingest.plan.append import another_topic, offsets_of
+from kafka_lake.ingest.plan import another_topic, offsets_of
 from kafka_lake.ingest.read import read
 from kafka_lake.kafka.records import as_batch, message_lists
 from kafka_lake.maintenance.row_retention import last_expiry

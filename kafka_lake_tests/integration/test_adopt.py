@@ -20,7 +20,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from kafka_lake.catalog.positions import ADOPTED, ADOPTED_AT, ADOPTED_FROM, POSITION, head_of, summary_of
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.errors import AdoptionRefusedError, ConfigurationError, TableError
-from kafka_lake.ingest.adopt import Adoption, FromKafkaConnect, FromOffsets, Source, plan_adoption
+from kafka_lake.ingest.jobs.adopt import Adoption, FromKafkaConnect, FromOffsets, Source, plan_adoption
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import adopt, ingest, replay, reset
 from kafka_lake.runtime.context import Connections, Observer
@@ -384,7 +384,7 @@ def test_adopt_command_refuses_conflicting_options(
 def test_identities_of_other_topics_are_no_obstacle() -> None:
     """Where a topic was recreated, its offsets say nothing about the rows of the old one."""
     from kafka_lake.common.offsets import Watermarks
-    from kafka_lake.ingest.plan.changes import refuse_adopted
+    from kafka_lake.ingest.plan import refuse_adopted
 
     old = Position(TopicIdentity("c", "old", "t"), {0: 5})
     now = Watermarks(TopicIdentity("c", "new", "t"), {0: 0}, {0: 9})

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.positions import POSITION, state_of
 from kafka_lake.errors import ConfigurationError, TopicReplacedError
-from kafka_lake.ingest.adopt import FromOffsets, plan_adoption
+from kafka_lake.ingest.jobs.adopt import FromOffsets, plan_adoption
 from kafka_lake.ingest.published import examine
 from kafka_lake.ingest.run import ingest, replay, replay_dead_letters, reset
 from kafka_lake.maintenance.policy import Limits

@@ -25,7 +25,7 @@ from benchmarks.data import ORDERS
 from kafka_lake.catalog.positions import row_count
 from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.errors import AdoptionRefusedError, TableError
-from kafka_lake.ingest.adopt import Adoption, FromKafkaConnect, plan_adoption
+from kafka_lake.ingest.jobs.adopt import Adoption, FromKafkaConnect, plan_adoption
 from kafka_lake.ingest.run import adopt, ingest
 from kafka_lake.orchestration.resources import CatalogResource
 from kafka_lake.runtime.context import Connections

@@ -19,7 +19,7 @@ from confluent_kafka.admin import NewTopic as Created
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import POSITION
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
-from kafka_lake.ingest.plan.append import plan
+from kafka_lake.ingest.plan import plan
 from kafka_lake.ingest.read import RECORDS_A_SPLIT, read
 from kafka_lake.ingest.run import ingest
 from kafka_lake.orchestration.partitions import partitions_of

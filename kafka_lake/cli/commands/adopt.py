@@ -21,7 +21,7 @@ from kafka_lake.common.text import counted
 from kafka_lake.errors import AdoptionRefusedError, ConfigurationError
 
 if TYPE_CHECKING:
-    from kafka_lake.ingest.adopt import Adoption, Source
+    from kafka_lake.ingest.jobs.adopt import Adoption, Source
     from kafka_lake.ingest.preview import Preview
     from kafka_lake.spec.topic_table import TopicTable
 
@@ -47,7 +47,7 @@ def adopt(
     --yes, writes the position in one commit without rows. Existing rows stay as they are.
     """
     from kafka_lake.ingest import run
-    from kafka_lake.ingest.adopt import plan_adoption
+    from kafka_lake.ingest.jobs.adopt import plan_adoption
     from kafka_lake.ingest.preview import preview
 
     source = source_of(from_kafka_connect, from_offsets)
@@ -75,7 +75,7 @@ def adopt(
 
 def source_of(connector: str | None, offsets: str | None) -> Source:
     """Return the source of the offsets that the options name."""
-    from kafka_lake.ingest.adopt import FromKafkaConnect, FromOffsets
+    from kafka_lake.ingest.jobs.adopt import FromKafkaConnect, FromOffsets
 
     if connector and not offsets:
         return FromKafkaConnect(connector)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from kafka_lake.catalog.positions import TableState
 from kafka_lake.common.offsets import Position
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.ingest.plan.append import old_brokers_warning, opening, plan, start_offsets
+from kafka_lake.ingest.plan import old_brokers_warning, opening, plan, start_offsets
 from kafka_lake.ingest.read import Records, read
 from kafka_lake.ingest.shared_read import TableReader
 from kafka_lake.ingest.topic_ends import TopicEnds

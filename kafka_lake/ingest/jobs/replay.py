@@ -9,8 +9,7 @@ from kafka_lake.engine.frames import at_version
 from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import ConfigurationError, DataLossError, TableError
 from kafka_lake.ingest.jobs.append import Job
-from kafka_lake.ingest.plan.append import is_time, offsets_of
-from kafka_lake.ingest.plan.changes import refuse_adopted, refuse_other_log, replacement, resetting
+from kafka_lake.ingest.plan import is_time, offsets_of, refuse_adopted, refuse_other_log, replacement, resetting
 from kafka_lake.ingest.table_state import existing
 from kafka_lake.ingest.too_large import forget, recorded_in
 from kafka_lake.ingest.topic_ends import TopicEnds

@@ -154,7 +154,7 @@ class Pace:
 
 def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known: Iterable[str]) -> Work:
     """Return the pending work of a topic. Pure."""
-    from kafka_lake.ingest.plan.append import backlog
+    from kafka_lake.ingest.plan import backlog
 
     state = f"{position.to_json() if position else ''}→{sorted(now.end.items())}"
     due = backlog(position, now, now.low, accept_losses=True)

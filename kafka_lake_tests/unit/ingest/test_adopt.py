@@ -12,17 +12,17 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from kafka_lake.cli.commands.adopt import source_of, spec_of
 from kafka_lake.common.offsets import TopicIdentity, Watermarks
 from kafka_lake.errors import AdoptionRefusedError, ConfigurationError, TableError
-from kafka_lake.ingest.adopt import (
+from kafka_lake.ingest.jobs.adopt import (
     Evidence,
     FromOffsets,
     control_offsets,
-    filled_by,
     first_uncommitted,
     plan_adoption,
     position_of,
     sinks_of,
     starts,
 )
+from kafka_lake.ingest.table_state import filled_by
 from kafka_lake.kafka.records import Record
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable

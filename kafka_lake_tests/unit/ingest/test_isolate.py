@@ -15,7 +15,7 @@ from kafka_lake.common.offsets import OffsetRange, Position, TopicIdentity, Wate
 from kafka_lake.error_classification import headline, is_transient, may_be_a_record, may_be_a_record_time
 from kafka_lake.errors import EveryRecordFailsError
 from kafka_lake.ingest.bad_record import Search
-from kafka_lake.ingest.plan.append import plan
+from kafka_lake.ingest.plan import plan
 from kafka_lake.runtime.plan import Plan, can_be_parted, position_only
 from kafka_lake_tests.unit.runtime.test_retry import connect, grpc_error, py4j
 from kafka_lake_tests.unit.simulated.history import LETTERS, POISON, TABLE, Attempt

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.common.records import LastRecord, differs_at, from_text, last_record, to_text
 from kafka_lake.errors import DataLossError
-from kafka_lake.ingest.plan.append import backlog
-from kafka_lake.ingest.plan.changes import resetting
+from kafka_lake.ingest.plan import backlog, resetting
 from kafka_lake.ingest.topic_ends import LastRecords
 from kafka_lake.runtime.plan import Plan, part, position_only
 

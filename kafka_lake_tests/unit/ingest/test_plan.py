@@ -20,17 +20,19 @@ from kafka_lake.common.offsets import (
 from kafka_lake.common.text import start_timestamp_ms
 from kafka_lake.errors import ConfigurationError, DataLossError, TopicReplacedError
 from kafka_lake.ingest.jobs.append import Append
-from kafka_lake.ingest.plan.append import (
+from kafka_lake.ingest.plan import (
     backlog,
     is_time,
     offsets_of,
     old_brokers_warning,
     opening,
     plan,
+    refuse_other_log,
+    replacement,
+    resetting,
     start_offsets,
     with_other_leader,
 )
-from kafka_lake.ingest.plan.changes import refuse_other_log, replacement, resetting
 from kafka_lake.runtime.plan import Plan, chunk, part, position_only
 from kafka_lake.spec.topic_table import TopicTable
 
