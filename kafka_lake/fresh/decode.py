@@ -24,8 +24,8 @@ from kafka_lake.fresh.conditions import condition_of, holds
 from kafka_lake.fresh.tail import Chunk
 from kafka_lake.quality.row_rules import RowRules, row_rules
 from kafka_lake.quality.task.rules import RuleChecker
-from kafka_lake.runtime.choose_decoder import decoder_of
 from kafka_lake.runtime.context import Connections
+from kafka_lake.runtime.decoding import decoder_of
 from kafka_lake.runtime.snapshot_rows import Database, columns_of, plain
 from kafka_lake.spec.rule import BY_ARROW
 from kafka_lake.spec.topic_table import TopicTable

@@ -22,10 +22,9 @@ from kafka_lake.ingest.audit import noted
 from kafka_lake.ingest.read import read
 from kafka_lake.routing.by_value import knowing
 from kafka_lake.routing.conditions import records_of
-from kafka_lake.runtime.choose_decoder import decoder_of
 from kafka_lake.runtime.commit import ColumnNote
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.decode_options import SchemaPlan
+from kafka_lake.runtime.decoding import SchemaPlan, decoder_of
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.task.report import DeadLetterClass
 from kafka_lake.schema.rules import Change, needed_changes

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kafka_lake.kafka.cluster import KafkaCluster
     from kafka_lake.kafka.registry import SchemaSource
     from kafka_lake.runtime.commit import Commit
-    from kafka_lake.runtime.decode_options import Decoding
+    from kafka_lake.runtime.decoding import Decoding
     from kafka_lake.runtime.plan import Plan
 
 T = TypeVar("T")

@@ -32,8 +32,8 @@ from kafka_lake.kafka.records import as_batch, message_lists
 from kafka_lake.maintenance.row_retention import last_expiry
 from kafka_lake.routing.by_value import knowing
 from kafka_lake.routing.conditions import OWN, ROUTE, ROUTES, UNMATCHED, routed, schema_names
-from kafka_lake.runtime.choose_decoder import decoder_of
 from kafka_lake.runtime.context import Connections, ignore
+from kafka_lake.runtime.decoding import decoder_of
 from kafka_lake.runtime.plan import Plan, chunk
 from kafka_lake.runtime.snapshot_rows import Database, SnapshotRows, file_errors, literal, open_database, quoted
 from kafka_lake.spec.topic_table import TopicTable

@@ -28,7 +28,7 @@ from kafka_lake.formats.task.batches import ERROR_CLASS, ERROR_MESSAGE, OBSERVED
 from kafka_lake.formats.task.batches import loaded as loaded_observed
 from kafka_lake.quality.row_rules import RowRules, row_rules
 from kafka_lake.quality.task.rules import merged_answers
-from kafka_lake.runtime.decode_options import Batch, Written
+from kafka_lake.runtime.decoding import Batch, Written
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.task.report import Report, loaded, merged_classes
 from kafka_lake.spec.topic_table import TopicTable

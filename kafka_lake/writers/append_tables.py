@@ -18,7 +18,7 @@ from kafka_lake.formats.decoder import Decoder
 from kafka_lake.formats.task.batches import ERROR_CLASS
 from kafka_lake.quality.row_rules import RowRules
 from kafka_lake.runtime.context import Context
-from kafka_lake.runtime.decode_options import Written
+from kafka_lake.runtime.decoding import Written
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.append import (

@@ -28,9 +28,8 @@ from kafka_lake.formats.task.batches import OBSERVED, loaded
 from kafka_lake.formats.task.error_classes import UNDECODABLE
 from kafka_lake.quality.evaluate import evaluate
 from kafka_lake.quality.result import Refused
-from kafka_lake.runtime.choose_decoder import decoder_of
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.decode_options import Batch, Decoded, SchemaPlan, Written
+from kafka_lake.runtime.decoding import Batch, Decoded, SchemaPlan, Written, decoder_of
 from kafka_lake.schema.rules import Change
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.append import write_records, write_rows

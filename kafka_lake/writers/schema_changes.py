@@ -27,9 +27,8 @@ from kafka_lake.formats.table_compatibility import (
     without_excepted,
     write_key_property,
 )
-from kafka_lake.runtime.choose_decoder import decoder_of
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.decode_options import SchemaPlan
+from kafka_lake.runtime.decoding import SchemaPlan, decoder_of
 from kafka_lake.schema.evolution.evolve import evolve
 from kafka_lake.schema.evolution.model import Evolution, Incoming
 from kafka_lake.schema.rules import Change, leaf_paths, needed_changes

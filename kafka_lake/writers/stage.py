@@ -35,7 +35,7 @@ from kafka_lake.formats.task.decoded import NOTHING
 from kafka_lake.quality.result import Refused, refused_mark
 from kafka_lake.quality.validation import ValidationResult
 from kafka_lake.runtime.context import Context
-from kafka_lake.runtime.decode_options import Batch, SchemaPlan, Written
+from kafka_lake.runtime.decoding import Batch, SchemaPlan, Written
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.task.report import DeadLetterClass
 from kafka_lake.schema.rules import Change

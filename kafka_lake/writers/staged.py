@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.positions import TableState, summary_of
 from kafka_lake.quality.result import RuleResult
-from kafka_lake.runtime.decode_options import Written
+from kafka_lake.runtime.decoding import Written
 from kafka_lake.runtime.task.report import DeadLetterClass, Span
 from kafka_lake.schema.evolution.model import Conflict
 from kafka_lake.schema.rules import Change

@@ -18,8 +18,8 @@ from kafka_lake.formats.task.batches import decode
 from kafka_lake.formats.task.columns import Column, arrow_type
 from kafka_lake.formats.task.decoded import Decoded, failed_at, small_enough
 from kafka_lake.formats.task.decoders import ValueDecoder
-from kafka_lake.runtime.choose_decoder import decoder_of
 from kafka_lake.runtime.context import Connections
+from kafka_lake.runtime.decoding import decoder_of
 from kafka_lake.spec.topic_table import TopicTable
 
 

@@ -27,7 +27,7 @@ from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.dead_letters.pending import STAGED_WITH
 from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest import pipeline
-from kafka_lake.runtime.decode_options import Written
+from kafka_lake.runtime.decoding import Written
 from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.unit.simulated.catalog import SimulatedCatalog
 from kafka_lake_tests.unit.simulated.decoding import SimulatedDecoding

@@ -7,7 +7,7 @@ from kafka_lake.formats.columns import Target
 from kafka_lake.formats.decoder import Decoder
 from kafka_lake.quality.validation import Validation, ValidationResult
 from kafka_lake.runtime.context import Connections
-from kafka_lake.runtime.decode_options import Batch, SchemaPlan, Written
+from kafka_lake.runtime.decoding import Batch, SchemaPlan, Written
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake_tests.unit.simulated.history import COLUMNS, POISON, SCHEMA, Poison, Record, Unmatched
 

@@ -7,7 +7,7 @@ from kafka_lake.errors import TableError
 from kafka_lake.formats.columns import Target
 from kafka_lake.formats.json.driver import Json
 from kafka_lake.formats.task.decoded import Observed
-from kafka_lake.runtime.decode_options import SchemaPlan
+from kafka_lake.runtime.decoding import SchemaPlan
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.schema_changes import plan_schema
 
