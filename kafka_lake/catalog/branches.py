@@ -11,19 +11,7 @@ from uuid import uuid4
 import tenacity
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
-from pyiceberg.table.refs import SnapshotRef
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import (
-    AssertCurrentSchemaId,
-    AssertRefSnapshotId,
-    AssertTableUUID,
-    RemoveSnapshotRefUpdate,
-    SetCurrentSchemaUpdate,
-    SetPropertiesUpdate,
-    SetSnapshotRefUpdate,
-    TableRequirement,
-    TableUpdate,
-)
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from kafka_lake.catalog.append import append_files
@@ -178,25 +166,25 @@ class StagingBranch:
         self.staged = table
         return snapshot
 
-    def publish(self, staged: int, properties: Properties = nothing, schema: tuple[int, int] | None = None) -> None:
+    def publish(self, staged: int, properties: Properties = nothing) -> None:
         """Move ``main`` to the staged snapshot and drop the branch, in one commit.
 
         The commit asserts both refs (``assert-ref-snapshot-id`` of Iceberg's REST specification): ``main`` at the head
         where the branch began, and the branch at the audited snapshot. If the catalog's answer is lost, the table shows
         whether the commit happened.
         """
-        _patiently(lambda: self._publish(staged, properties, schema))
+        _patiently(lambda: self._publish(staged, properties))
 
-    def _publish(self, staged: int, properties: Properties, schema: tuple[int, int] | None) -> None:
+    def _publish(self, staged: int, properties: Properties) -> None:
         try:
-            self._move_main(staged, properties, schema)
+            self._move_main(staged, properties)
         except Exception:
             # Refused, or unknown: the table shows which. Another attempt asserts the same.
             if not self._is_published(staged):
                 raise
             log.warning("The catalog's answer was lost, but snapshot %s is published.", staged)
 
-    def _move_main(self, staged: int, properties: Properties, schema: tuple[int, int] | None) -> None:
+    def _move_main(self, staged: int, properties: Properties) -> None:
         staged_table, self.staged = self.staged, None
         name, table = ".".join(self.identifier), staged_table or self._catalog.table(self.identifier)
         main = table.metadata.refs.get("main") if table else None
@@ -207,9 +195,6 @@ class StagingBranch:
             raise PublishRefusedError(
                 f"Table {name}: branch {self.name} holds snapshot {current}, not the audited {staged}."
             )
-        if schema is not None:
-            self._move_main_and_schema(table, main, staged, properties(table), schema=schema)
-            return
         retention = (main.max_ref_age_ms, main.max_snapshot_age_ms, main.min_snapshots_to_keep)
         # PyIceberg asserts the refs of this loaded table.
         with table.transaction() as transaction:
@@ -217,29 +202,6 @@ class StagingBranch:
                 transaction.set_properties(dict(changed))
             ManageSnapshots(transaction).create_branch(staged, "main", *retention).remove_branch(self.name).commit()
         self.published = table
-
-    def _move_main_and_schema(
-        self, table: Table, main: SnapshotRef, staged: int, changed: Mapping[str, str], schema: tuple[int, int]
-    ) -> None:
-        before, after = schema
-        if table.metadata.current_schema_id != before:
-            raise PublishRefusedError(f"Table {'.'.join(self.identifier)}: its columns have changed meanwhile.")
-        # PyIceberg's transactions have no public way to make an existing schema current.
-        requirements: tuple[TableRequirement, ...] = (
-            AssertTableUUID(uuid=table.metadata.table_uuid),
-            AssertCurrentSchemaId.model_validate({"current-schema-id": before}),
-            AssertRefSnapshotId.model_validate({"ref": "main", "snapshot-id": self.head}),
-            AssertRefSnapshotId.model_validate({"ref": self.name, "snapshot-id": staged}),
-        )
-        moved = {**main.model_dump(by_alias=True, exclude_none=True), "ref-name": "main", "snapshot-id": staged}
-        updates: tuple[TableUpdate, ...] = (
-            SetCurrentSchemaUpdate.model_validate({"schema-id": after}),
-            SetSnapshotRefUpdate.model_validate(moved),
-            RemoveSnapshotRefUpdate.model_validate({"ref-name": self.name}),
-        )
-        if changed:
-            updates = (SetPropertiesUpdate(updates=dict(changed)), *updates)
-        table.catalog.commit_table(table, requirements, updates)
 
     def _is_published(self, staged: int) -> bool:
         table = self._catalog.table(self.identifier)

@@ -46,9 +46,9 @@ _TIMESTAMP_TYPES = {0: "CreateTime", 1: "LogAppendTime"}
 _NO_TIMESTAMP_TYPE = -1
 
 
-def rows_of(decoded: DataFrame, spec: TopicTable, topic_id: str | None = None) -> DataFrame:
+def rows_of(decoded: DataFrame, spec: TopicTable) -> DataFrame:
     """Return the table's rows: what `transformed` gives, without the rows that the transform marked as errors."""
-    return without_errors(transformed(decoded, spec, topic_id), spec)
+    return without_errors(transformed(decoded, spec, None), spec)
 
 
 def row_type(columns: T.StructType, spec: TopicTable) -> T.StructType:

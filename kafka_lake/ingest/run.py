@@ -201,7 +201,6 @@ def reset(
     connections: Connections,
     run_id: str,
     to: str,
-    partitions: Collection[int] | None = None,
     observer: Observer | None = None,
 ) -> RunReport:
     """Set the table's position, in a commit of its own.
@@ -215,7 +214,7 @@ def reset(
             column.
     """
     with logged_run(spec, connections, run_id, observer) as context:
-        return TopicRunner(context, lambda table: Reset(table, to, partitions), alone=True).run()
+        return TopicRunner(context, lambda table: Reset(table, to), alone=True).run()
 
 
 def adopt(

@@ -18,7 +18,6 @@ from kafka_lake.formats.columns import Target
 from kafka_lake.formats.decoder import Decoder, Keyed
 from kafka_lake.formats.registered import Registered, remembered
 from kafka_lake.formats.table_compatibility import key_columns
-from kafka_lake.formats.task.error_classes import UNDECODABLE
 from kafka_lake.quality.result import Refused, RuleResult
 from kafka_lake.quality.validation import Validation, ValidationResult
 from kafka_lake.runtime.context import Connections
@@ -113,7 +112,7 @@ class Decoding(Protocol):
     def decoder(self, spec: TopicTable, connections: Connections, state: TableState | None) -> Decoder:
         """Return the decoder of a topic's records."""
 
-    def unreadable(self, spec: TopicTable, message: str, error_class: str = UNDECODABLE) -> Decoder:
+    def unreadable(self, spec: TopicTable, message: str) -> Decoder:
         """Return the decoder that makes every record a dead letter."""
 
     def create_table(self, spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool) -> None:

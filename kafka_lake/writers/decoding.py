@@ -48,9 +48,9 @@ class SparkDecoding:
     classes = staticmethod(classes_of)
     records = staticmethod(records_from_dead_letters)
 
-    def unreadable(self, spec: TopicTable, message: str, error_class: str = UNDECODABLE) -> Decoder:
+    def unreadable(self, spec: TopicTable, message: str) -> Decoder:
         """Return the decoder that makes a dead letter of every record."""
-        return Unreadable(message, error_class, also_none=spec.is_keyed)
+        return Unreadable(message, UNDECODABLE, also_none=spec.is_keyed)
 
     def create_table(self, spec: TopicTable, connections: Connections, records: DataFrame, undecodable: bool) -> None:
         """Create the table with the columns that a schema or the records show; raises as the function of this name."""

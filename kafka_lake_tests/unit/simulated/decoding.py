@@ -43,7 +43,7 @@ class SimulatedDecoding:
     def decoder(self, *_: Any) -> SimulatedDecoder:
         return SimulatedDecoder()
 
-    def unreadable(self, _spec: object, _message: str, _error_class: str = "") -> SimulatedUnreadable:
+    def unreadable(self, _spec: object, _message: str) -> SimulatedUnreadable:
         return SimulatedUnreadable()
 
     def create_table(self, spec: TopicTable, connections: Connections, *_: Any) -> None:
