@@ -62,7 +62,6 @@ class Figures:
 
     Args:
         waited: The age of the records at publication.
-        bytes_read: Bytes of keys, values and headers.
         decoded_singly: Records that were decoded one by one, which is slower.
     """
 

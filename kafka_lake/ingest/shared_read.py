@@ -203,9 +203,6 @@ def _created(context: Context, tables: Tables, records: DataFrame) -> Tables:
 class TableReader:
     """Reads the records of one of a topic's tables.
 
-    Args:
-        context: The run's context, with the table's settings.
-
     Attributes:
         tables: The tables as the shared job has loaded them, until a commit takes them.
         is_waiting: Whether the table's next records lie behind the batch of the round.

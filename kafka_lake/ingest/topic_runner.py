@@ -46,7 +46,6 @@ class TopicRunner:
     """Makes the commits of a run.
 
     Args:
-        job: Returns the job of a table.
         position: Where an earlier run of this process ended, for a topic with a single table.
         alone: Whether the job is for the topic's own table only.
 

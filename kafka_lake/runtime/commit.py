@@ -176,12 +176,7 @@ class Waited:
 
 
 class CheckFailedError(AuditFailedError):
-    """Checks of a commit failed, so the staged snapshot has been removed. `main` is unchanged.
-
-    Args:
-        findings: The result of each check.
-        table: Namespace and name of the table.
-    """
+    """Checks of a commit failed, so the staged snapshot has been removed. `main` is unchanged."""
 
     what_to_do: ClassVar[str] = (
         "The message names the check. `dead_letters`: run `kafka-lake dead-letters TOPIC`, then fix the producer or "

@@ -42,7 +42,6 @@ class RetryPolicy:
     Args:
         attempts: The number of attempts, the first one included; 1 for no retry.
         initial_seconds: The upper bound of the first pause, which doubles with each attempt.
-        max_seconds: The largest bound.
 
     Raises:
         ConfigurationError: If there would be no attempt, or a pause is negative, endless, or begins above its maximum.
@@ -183,7 +182,6 @@ class Connections:
     Args:
         kafka_options: Connection and security as options of Spark's Kafka source.
         spark: Returns the session. The first call may start Spark, so it isn't called before there is work.
-        frames: Queries for the keys of records in Spark's frames.
         record_sizes: Samples the size of records at a number of places in ranges of a topic.
     """
 

@@ -56,7 +56,6 @@ class Prewritten:
 
     Args:
         files: None once a stage owns them.
-        target: The columns that the records were decoded into.
         layout: Schema, partition spec and properties of the table when it was written.
         again: Returns the records, if they must be written again.
     """

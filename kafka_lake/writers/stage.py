@@ -88,14 +88,11 @@ class StagedRows:
     """The rows of a batch on their branch.
 
     Args:
-        counts: The batch's metrics.
         with_errors: Returns the records with ``error_class`` and ``error_message``, or only the failed ones, lazy.
         decoder: The decoder with all that the records showed.
         left_out: Columns that the topic's policy leaves out of the table.
         classes: The failed records by class; None if they weren't counted by class.
         validation: Result of the rules, if the refused records are left out already.
-        deletes: The table of deleted keys; None if nothing was added to it.
-        merge_result: None for a table that is appended to.
     """
 
     primary: StagedTable
@@ -115,10 +112,7 @@ class _DeadLetters:
     """The records that became no row.
 
     Args:
-        rows: Rows of the dead-letter table, lazy; None if there are none.
-        table: The staged table; None if nothing was added to it.
-        known: How many of them the table has already.
-        classes: All of them by class.
+        known: How many the table has already.
     """
 
     rows: DataFrame | None = None
@@ -286,7 +280,6 @@ class _Staging:
     """One pass over a batch.
 
     Args:
-        schema: The columns that the batch is decoded into.
         properties: Snapshot properties beside position and run.
         undo: Gets callbacks that remove what was written and staged.
     """

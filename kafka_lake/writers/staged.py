@@ -23,12 +23,7 @@ class StagedTable:
     Args:
         snapshot: The branch's tip, which will be published.
         appended: The snapshot that adds the rows; others on the branch delete replaced rows or keep missing ones.
-        state: The table before the commit.
-        rows: Number of added rows, by the snapshot's summary.
-        files: Number of added data files.
-        size: Their bytes.
-        spans: As in `Written`.
-        rules: As in `Written`.
+        size: Bytes of the added data files.
     """
 
     branch: StagingBranch
@@ -58,20 +53,14 @@ class Staged:
 
     Args:
         dead_letters: The dead-letter table; None if nothing was added to it.
-        records: Number of records read.
         tombstones: Number of records without a value.
-        failed: Number of dead letters.
         known_failed: Dead letters that the table has already.
         vanished: Rows that a replay would lose, since Kafka no longer has their records.
         failed_rows: All dead letters as rows of their table, lazy.
         ignored: Columns that the policy leaves out.
-        conflicts: Types that don't fit the columns, and where such values go.
-        schemas: Number of records by schema of the registry.
         oldest_ms: The least Kafka timestamp, in milliseconds since the epoch; None if there is none.
         unkept: Values of the records that are in no column, by path.
         bytes_read: Bytes of keys, values and headers.
-        deletes: The table of deleted keys; None if nothing was added to it.
-        merge_result: None for a table that is appended to.
         untimed: Number of records without a valid Kafka timestamp.
         decoded_singly: Number of records that the fast decoder refused; they were decoded one by one.
     """

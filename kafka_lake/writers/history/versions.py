@@ -52,7 +52,6 @@ class HistoryTable:
         track: Columns whose changes begin a version; empty for all.
         nullable: Columns that an event may leave unchanged.
         is_partial: Whether unknown values are null; otherwise an event that lacks one is a dead letter.
-        ids: Field ids by column name.
     """
 
     keys: Keys
@@ -337,8 +336,6 @@ class HistoryResult:
         versions: Number of versions added; ``closed`` counts versions that got an end.
         duplicates: Events of which the table has several rows.
         overlapping: Versions that end after the next one begins.
-        missing_values: Events that lack values, by partition and offset.
-        validation: Result of the rules.
     """
 
     changes: int = 0

@@ -38,7 +38,6 @@ class Files:
 
     Args:
         metadata: The table's metadata as JSON; snapshots may be left out.
-        io: Properties of the file system.
     """
 
     def __init__(self, metadata: str, io: dict[str, str]) -> None:

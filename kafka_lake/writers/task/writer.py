@@ -29,13 +29,11 @@ class Work:
     """A task's input beside the records.
 
     Args:
-        metadata: The table's metadata as JSON; snapshots may be left out.
         io: Properties of the file system, credentials among them; not shown in its repr.
         decoding: Input of `unpack_decoder`; empty for rows.
         topic_id: Empty if the brokers report none.
         refused: Records that become dead letters although they decode.
         reasons: Error classes and messages of refused records.
-        tests: The table's rules of single rows.
         known: Top-level fields that get no column; None if new fields get none. After another new field, the task
             decodes 20,000 more records, to see their types, and stops: all records are then written again.
     """

@@ -29,14 +29,10 @@ class ChangeBatch:
 
     Args:
         state: The table as planned, with the columns that the batch needs.
-        branch: A branch at the table's head.
-        columns: The table's columns.
         key: Key columns of the table; empty if the key is the record's key.
         tasks: Number of tasks that write deleted keys.
         failed: Returns the number of dead letters, once the events have been read.
-        declared: Whether the settings declare all columns.
         cutoff: Older rows and events don't count.
-        is_complete: Whether each event has the values of all columns.
     """
 
     context: Context

@@ -44,8 +44,6 @@ class EventStatistics:
 
     Args:
         counts: ``changes``, ``deletes``, ``truncates``, ``snapshot_markers`` and ``sources``; see `event_counts`.
-        keys: Number of keys.
-        events_per_key: The most events that a key has.
         incomplete: Number of events that leave a column unchanged.
     """
 

@@ -136,12 +136,9 @@ class UpsertResult:
 
     Args:
         changes: Records that were applied.
-        keys: Number of their keys.
         late: Keys whose event is older than a remembered delete.
         rows: Merged keys whose event has a row.
-        missing_values: Events that lack values, by partition and offset.
         cutoff: The truncate or source snapshot before which no event counts.
-        validation: Result of the rules.
     """
 
     changes: int
