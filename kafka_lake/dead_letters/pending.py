@@ -3,10 +3,7 @@
 `kafka_lake.dead_letters.reconcile` removes them.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from pyiceberg.table.snapshots import Snapshot
 
 from kafka_lake.catalog.positions import TableState, ancestors, follows_another, summary_of
 
@@ -20,7 +17,7 @@ STAGED_WITH = "kafka-lake.staged-with"
 """Snapshot property of the dead-letter table: the table's snapshot that was staged together with it."""
 
 _ROLLED_BACK, _STALE = "rolled back:", "published without its rows"
-_NONE = (-1, 0)
+_NONE = -1
 
 
 @dataclass(frozen=True)
@@ -49,11 +46,11 @@ class Pending:
 def pending_reconciliation(table: TableState, dead_letters: TableState) -> Pending | None:
     """Return the reconciliation that is due; None if there is none."""
     history = list(ancestors(table.table, table.head))
-    numbers = _numbers(history)
+    numbers = {snapshot.snapshot_id: snapshot.sequence_number or 0 for snapshot in history}
     snapshots_by_mark = {
-        f"{mark}@{_text(numbers[s.snapshot_id])}": s for s in history if (mark := summary_of(s).get(UNRECONCILED))
+        f"{mark}@{numbers[s.snapshot_id]}": s for s in history if (mark := summary_of(s).get(UNRECONCILED))
     }
-    now = _text(numbers[history[0].snapshot_id]) if history else "0"
+    now = numbers[history[0].snapshot_id] if history else 0
     # Older dead letters were published with a snapshot that has expired.
     known_since = history[-1].timestamp_ms if history and follows_another(history[-1]) else 0
     reconciled, stale, restore, rolled_back = _NONE, list[int](), None, ""
@@ -83,27 +80,5 @@ def pending_reconciliation(table: TableState, dead_letters: TableState) -> Pendi
     return Pending(f"{_STALE}@{now}", None, (), tuple(stale)) if stale else None
 
 
-def _numbers(history: Sequence[Snapshot]) -> dict[int, tuple[int, int]]:
-    """Return an ascending number for each snapshot: its sequence number and 0.
-
-    Snapshots of format version 1 have no sequence number; theirs is 0 and an ascending time.
-    """
-    numbers: dict[int, tuple[int, int]] = {}
-    latest = 0
-    for snapshot in reversed(history):
-        sequence = snapshot.sequence_number or 0
-        if not sequence:
-            # The clocks of writers differ.
-            latest = max(snapshot.timestamp_ms, latest + 1)
-        numbers[snapshot.snapshot_id] = (sequence, 0 if sequence else latest)
-    return numbers
-
-
-def _text(number: tuple[int, int]) -> str:
-    sequence, time = number
-    return f"{sequence}.{time}" if time else f"{sequence}"
-
-
-def _number(mark: str) -> tuple[int, int]:
-    sequence, _, time = mark.rpartition("@")[2].partition(".")
-    return int(sequence), int(time or 0)
+def _number(mark: str) -> int:
+    return int(mark.rpartition("@")[2])

@@ -156,21 +156,6 @@ def test_a_rollback_has_everything_looked_at_that_was_open_too(tables):
     )
 
 
-def test_snapshots_of_format_v1_are_numbered_by_time(catalog):
-    tables = Tables(catalog)
-    for name in tables.names.values():
-        catalog.pyiceberg.drop_table(name)
-        catalog.pyiceberg.create_table(name, ROW.schema, properties={"format-version": "1"})
-    tables.append("table")
-    tables.append("letters")
-    marked = tables.append("table", unreconciled="a")
-    pending = tables.pending_reconciliation()
-    time = tables.load("table").metadata.snapshot_by_id(marked).timestamp_ms
-    assert pending == Pending(f"a@0.{time}", None, (marked,))
-    tables.append("letters", reconciled=pending.mark)
-    assert tables.pending_reconciliation() is None
-
-
 def test_letters_are_counted_by_the_summary_where_that_can_tell(tables):
     first, second = tables.append("letters"), tables.append("letters")
     table = tables.load("letters")

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.positions import POSITION, ancestors, head_of, read_state, summary_of
@@ -116,10 +116,6 @@ class Histories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = World()
-
-    @initialize(version=st.sampled_from([2, 1]))
-    def make_tables_of(self, version: int) -> None:
-        self.world.format_version = version
 
     @rule(event=interference)
     def interfere(self, event: tuple[str, object]) -> None:
@@ -277,11 +273,10 @@ def test_letters_published_while_others_are_settled_stay() -> None:
     assert not world.violations
 
 
-@pytest.mark.parametrize("format_version", [1, 2])
-def test_letters_are_settled_time_and_again(format_version: int) -> None:
+def test_letters_are_settled_time_and_again() -> None:
     dying = replace(dying_at("table published"), what="dead_letter_replay")
     first, second = ((("produce", (0, [kind])), NEXT, ("mend", kind), dying, NEXT) for kind in ("bad-0", "bad-1"))
-    world = outcome(*first, *second, world=World(format_version))
+    world = outcome(*first, *second)
     assert not world.violations
     assert not world.view(LETTERS).content()
 

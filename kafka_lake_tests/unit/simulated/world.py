@@ -38,9 +38,8 @@ from kafka_lake_tests.unit.simulated.process import Process, job_of, spec_of
 class World(Log):
     """The log and the catalog that all processes share, and what must hold of them at every moment."""
 
-    def __init__(self, format_version: int = 2) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.format_version = format_version
         self.mended: set[str] = set()
         self.tables: dict[tuple[str, str], Metadata] = {}
         self.losses: set[tuple[str, int, int, int]] = set()
@@ -80,8 +79,7 @@ class World(Log):
         snapshot = Snapshot(
             self._ids,
             tip.snapshot_id if tip else None,
-            # Format v1 has none.
-            self._ids if self.format_version > 1 else 0,
+            self._ids,
             1_790_000_000_000 + self._ids,
             SimpleNamespace(additional_properties=summary, operation=operation),
             tuple(content),
