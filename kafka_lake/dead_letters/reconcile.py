@@ -108,12 +108,9 @@ def reconcile(
             summary[POSITION] = positions_to_json(dead_letters.positions.values())
         if pending:
             summary[RECONCILED] = pending.mark
+        spark, head = connections.spark(), dead_letters.head
         branch = StagingBranch(
-            spark=connections.spark(),
-            catalog=connections.catalog,
-            identifier=spec.dead_letter_table,
-            name=branch_name(context.run_id, dead_letters.head, "settle"),
-            head=dead_letters.head,
+            spark, connections.catalog, spec.dead_letter_table, branch_name(context.run_id, head, "settle"), head=head
         )
         branch.create()
         undo.callback(branch.discard)

@@ -59,9 +59,7 @@ def sweep(
                 kept.add(name)
                 continue
             if not dry_run:
-                StagingBranch(
-                    spark=connections.spark(), catalog=connections.catalog, identifier=identifier, name=name, head=head
-                ).discard()
+                StagingBranch(connections.spark(), connections.catalog, identifier, name, head=head).discard()
             dropped.append(".".join((*identifier, name)))
     return tuple(dropped)
 

@@ -71,13 +71,7 @@ def stage_dead_letters(
         **author_summary(context.run_id, plan.kind),
         STAGED_WITH: str(primary.appended),
     }
-    branch = StagingBranch(
-        spark=spark,
-        catalog=catalog,
-        identifier=identifier,
-        name=primary.branch.name,
-        head=state.head,
-    )
+    branch = StagingBranch(spark, catalog, identifier, primary.branch.name, head=state.head)
     branch.create()
     try:
         if obsolete:

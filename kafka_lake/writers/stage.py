@@ -371,13 +371,9 @@ class _Staging:
     def _branch(self) -> StagingBranch:
         context, state = self.source.context, self.batch.state
         assert state.head is not None, "ensure_table gives every table a first snapshot"
+        catalog, name = context.connections.catalog, branch_name(context.run_id, state.head)
         branch = StagingBranch(
-            spark=self.batch.spark,
-            catalog=context.connections.catalog,
-            identifier=context.spec.identifier,
-            name=branch_name(context.run_id, state.head),
-            head=state.head,
-            table=state.table,
+            self.batch.spark, catalog, context.spec.identifier, name, head=state.head, table=state.table
         )
         branch.create()
         self.undo.callback(branch.discard)

@@ -271,13 +271,7 @@ def _stage_deletes(
     state = read_state(table)
     assert state.head is not None, "ensure_table gives every table a first snapshot"
     spark = connections.spark()
-    branch = StagingBranch(
-        spark=spark,
-        catalog=connections.catalog,
-        identifier=spec.deletes_table,
-        name=batch.branch.name,
-        head=state.head,
-    )
+    branch = StagingBranch(spark, connections.catalog, spec.deletes_table, batch.branch.name, head=state.head)
     branch.create()
     undo.callback(branch.discard)
     expire_deleted_keys(batch.context, branch, table)
