@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count
-from typing import Literal
 
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
@@ -287,11 +286,8 @@ class _Evolving:
             if version is None and self.policy.on_incompatible == "fail":
                 ledger.refused.append(Change(path, "type changed", have, got))
             else:
-                action: Literal["dead_letter", "new_column"] = "new_column" if version else "dead_letter"
                 elsewhere = version.place.path if version else None
-                ledger.conflicts.append(
-                    Conflict(path, have, got, label=part.of.label, action=action, new_column=elsewhere)
-                )
+                ledger.conflicts.append(Conflict(path, have, got, label=part.of.label, new_column=elsewhere))
         return made
 
     def _type(self, have: IcebergType | None, kinds: Sequence[Shape], place: Place, ledger: Ledger) -> IcebergType:

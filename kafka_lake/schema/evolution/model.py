@@ -52,13 +52,13 @@ class Conflict:
     Args:
         column: Path of the column.
         label: The schema that has it.
+        new_column: The column that gets them; None if their records become dead letters.
     """
 
     column: str
     have: str
     got: str
     label: str
-    action: Literal["dead_letter", "new_column"]
     new_column: str | None = None
 
 

@@ -335,8 +335,8 @@ ADDED = Change("a", "added", "", "string")
 
 
 def test_what_happened_to_columns_is_told_in_lines():
-    taken = Conflict("n", "long", "string", "version 2", "new_column", "n_string")
-    apart = Conflict("m", "long", "string", "a record", "dead_letter")
+    taken = Conflict("n", "long", "string", "version 2", "n_string")
+    apart = Conflict("m", "long", "string", "a record")
     many = [Change(f"c{number}", "added", "", "string") for number in range(101)]
     assert noted(SPEC, [ADDED], [], [taken, apart], {"x.y": "is a list of nothing"}) == (
         ColumnNote("a", "added", "", "string"),

@@ -112,7 +112,7 @@ def test_a_new_table_of_several_schemas_takes_what_all_can_give():
 def test_the_first_type_counts_in_a_new_table():
     done = settled(None, rec(a=INT), rec(a=TEXT), rec(a=LONG))
     assert shown(done.columns) == {"a": "long"}
-    assert done.conflicts == (Conflict("a", "long", "string", "schema id 2", "dead_letter"),)
+    assert done.conflicts == (Conflict("a", "long", "string", "schema id 2"),)
 
 
 @pytest.mark.parametrize("evolution", ["freeze", "ignore_new"])
@@ -260,7 +260,7 @@ class TestIncompatible:
     def test_dead_letters(self, have, got):
         done = settled(rec(a=have), rec(a=got))
         assert shown(done.columns) == {"a": type_name(have)}
-        assert done.conflicts == (Conflict("a", type_name(have), type_name(got), "schema id 1", "dead_letter"),)
+        assert done.conflicts == (Conflict("a", type_name(have), type_name(got), "schema id 1"),)
 
     def test_fail(self, have, got):
         done = run(rec(a=have), rec(a=got, b=INT), on_incompatible="fail")
@@ -271,7 +271,7 @@ class TestIncompatible:
         done = settled(rec(a=have), rec(a=got), on_incompatible="new_column")
         assert done.changes == (Change("a__v2", "added", "", type_name(got)),)
         assert done.sources == {"a__v2": "a"}
-        assert done.conflicts == (Conflict("a", type_name(have), type_name(got), "schema id 1", "new_column", "a__v2"),)
+        assert done.conflicts == (Conflict("a", type_name(have), type_name(got), "schema id 1", "a__v2"),)
 
 
 def test_incompatible_at_depth():
@@ -297,14 +297,14 @@ def test_a_second_column_is_used_again_and_widens():
     first = settled(rec(a=TEXT), rec(a=INT), on_incompatible="new_column")
     done = settled(first.columns, rec(a=LONG), sources=first.sources, on_incompatible="new_column")
     assert done.changes == (Change("a__v2", "widened", "int", "long"),)
-    assert done.conflicts == (Conflict("a", "string", "long", "schema id 1", "new_column", "a__v2"),)
+    assert done.conflicts == (Conflict("a", "string", "long", "schema id 1", "a__v2"),)
 
 
 @pytest.mark.parametrize("policy", ["dead_letter", "fail"])
 def test_a_second_column_that_is_there_takes_its_values_whatever_the_policy(policy):
     have = rec(a=INT, a__v2=TEXT)
     done = settled(have, rec(a=TEXT), sources={"a__v2": "a"}, on_incompatible=policy)
-    assert [(c.action, c.new_column) for c in done.conflicts] == [("new_column", "a__v2")]
+    assert [c.new_column for c in done.conflicts] == ["a__v2"]
     assert done.refused == ()
 
 
@@ -352,7 +352,7 @@ def test_freeze_refuses_every_change_and_makes_none():
 def test_freeze_leaves_what_does_not_fit_to_the_other_policy():
     have, got = rec(a=INT), rec(a=TEXT)
     assert run(have, got, evolution="freeze").refused == ()
-    assert [c.action for c in run(have, got, evolution="freeze").conflicts] == ["dead_letter"]
+    assert [c.new_column for c in run(have, got, evolution="freeze").conflicts] == [None]
     done = run(have, got, evolution="freeze", on_incompatible="new_column")
     assert kinds(done.refused) == [("a__v2", "added")]
 
@@ -369,7 +369,7 @@ def test_ignore_new_leaves_columns_out_and_does_the_rest():
 def test_ignore_new_adds_no_second_column_either():
     done = settled(rec(a=INT), rec(a=TEXT), evolution="ignore_new", on_incompatible="new_column")
     assert kinds(done.ignored) == [("a__v2", "added")]
-    assert [(c.action, c.new_column) for c in done.conflicts] == [("dead_letter", None)]
+    assert [c.new_column for c in done.conflicts] == [None]
     assert shown(done.columns) == {"a": "int"}
 
 
@@ -672,7 +672,7 @@ def test_whatever_comes(before, shapes, policy):
     # Nothing is lost in silence.
     spoken = defaultdict(set)
     for conflict in done.conflicts:
-        if conflict.action == "dead_letter":
+        if conflict.new_column is None:
             spoken[conflict.label].add(conflict.column)
     refused = {c.column for c in (*done.refused, *done.ignored)}
     parents = {c.rpartition(".")[0] for c in refused}
