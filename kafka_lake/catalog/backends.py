@@ -256,7 +256,7 @@ def _database(name: str, properties: Mapping[str, str]) -> dict[str, str]:
         return {"uri": _sqlite(name, url)}
     if database != "postgresql":
         raise ConfigurationError(
-            f"Catalog {name}: its database is {database}; catalogs of type sql are in PostgreSQL or SQLite.",
+            f"Catalog {name}: it uses {database}; catalogs of type sql are in PostgreSQL or SQLite.",
             f"Set {setting} to one of those, or use a REST catalog in front of this database.",
         )
     if not url.host:
@@ -278,8 +278,8 @@ def _parsed(name: str, uri: str) -> URL:
         # What SQLAlchemy takes for a port may be a part of the password.
         raise ConfigurationError(
             f"Catalog {name}: its address is not a URL.",
-            f"Write {catalog_variable(name, 'uri')} as postgresql+psycopg2://user:password@host:5432/database. Several "
-            "hosts have one port: host1,host2:5432.",
+            f"Write {catalog_variable(name, 'uri')} as postgresql+psycopg2://user:password@host:5432/database. "
+            "Several hosts share one port: host1,host2:5432.",
         ) from None
 
 
@@ -293,7 +293,7 @@ def _hosts(url: URL) -> str:
 def _sqlite(name: str, url: URL) -> str:
     if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
         raise ConfigurationError(
-            f"Catalog {name}: its SQLite database is not a file, and Spark is another process.",
+            f"Catalog {name}: its SQLite database isn't a file, so Spark can't open it.",
             f"Write {catalog_variable(name, 'uri')} as sqlite:////folder/file.db.",
         )
     # Spark may run in another folder.

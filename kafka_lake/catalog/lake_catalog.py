@@ -196,7 +196,7 @@ class LakeCatalog(CatalogSettings):
         if warehouse := self.pyiceberg.properties.get(WAREHOUSE_LOCATION):
             return f"{warehouse.rstrip('/')}/{namespace}{self.backend.folder_ending}"
         raise ConfigurationError(
-            f"Catalog {self.name}: neither namespace {namespace} nor the catalog says where new tables shall be.",
+            f"Catalog {self.name}: neither namespace {namespace} nor the catalog defines a location for new tables.",
             f"Set {catalog_variable(self.name, 'warehouse')}, or the namespace's location.",
         )
 
@@ -287,14 +287,15 @@ def check_commit_requirements(catalog: LakeCatalog, table: Table) -> None:
     if catalog.type == "rest" and not enforces_requirements(table):
         raise CatalogRefusedError(
             f"Catalog {catalog.name} at {catalog.address_of('uri')} accepts commits whose assertions don't hold "
-            f"(assert-ref-snapshot-id, tried on table {'.'.join(table.name())}): writers would undo each other's rows.",
+            f"(assert-ref-snapshot-id, tried on table {'.'.join(table.name())}): writers would overwrite each other's "
+            "commits.",
             "Use a catalog that follows Iceberg's REST specification, or a version of this one that does.",
         )
     if catalog.type == "hive" and not compares_on_commit(catalog.pyiceberg, *table.name()[-2:]):
         raise CatalogRefusedError(
-            f"Catalog {catalog.name}: the Hive Metastore at {catalog.address_of('uri')} accepts commits "
-            f"although another one came first (expected_parameter_key, tried on table {'.'.join(table.name())}): a "
-            "writer that is suspended for longer than its lock would undo other writers' rows.",
+            f"Catalog {catalog.name}: the Hive Metastore at {catalog.address_of('uri')} accepts commits that conflict "
+            f"with another one (expected_parameter_key, tried on table {'.'.join(table.name())}): a "
+            "writer that is suspended for longer than its lock would overwrite other writers' commits.",
             "Use Hive Metastore 2.3.10 or 4.0.0, which compare (HIVE-26882), or a REST catalog.",
         )
 
@@ -317,6 +318,6 @@ def probe_table(catalog: LakeCatalog) -> Iterator[Table]:
             client.drop_namespace(namespace)
         except RESTError as error:
             raise CatalogRefusedError(
-                f"Catalog {catalog.name}: what was made to try it can't be dropped: {error}.",
+                f"Catalog {catalog.name}: its test table can't be dropped: {error}.",
                 f"Drop namespace {namespace} and the table in it.",
             ) from error

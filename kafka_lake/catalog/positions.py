@@ -189,8 +189,7 @@ def read_positions(table: Table) -> Positions:
             positions = positions_in(summary_of(snapshot))
         except ValueError as error:
             raise TableError(
-                f"Table {'.'.join(table.name())}: snapshot {snapshot.snapshot_id} carries a {POSITION} that "
-                f"can't be read ({error}).",
+                f"Table {'.'.join(table.name())}: snapshot {snapshot.snapshot_id} has an invalid {POSITION} ({error}).",
                 "Roll the table back to an older snapshot, or upgrade kafka_lake if a newer one wrote it.",
             ) from error
         if positions:

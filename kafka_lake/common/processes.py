@@ -195,7 +195,7 @@ class Server:
         for port in self._ports():
             if port_open(port):
                 another = f", or set {self.port_variable} to another port" if self.port_variable else ""
-                raise ServerStartError(f"Port {port} of {HOST} is taken by another program.", f"End it{another}.")
+                raise ServerStartError(f"Port {port} of {HOST} is in use by another program.", f"End it{another}.")
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             self._server = self._process()

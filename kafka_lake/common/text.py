@@ -121,7 +121,9 @@ def limit_of(text: int | str | None, setting: str) -> int | float | None:
         return int(match["count"])
     if match and float(match["share"]) <= 100:
         return float(Decimal(match["share"]) / 100)
-    raise ConfigurationError(f"{setting}: {text!r} isn't a limit.", "Write a count as 100, or a share as 5%.")
+    raise ConfigurationError(
+        f"{setting}: {text!r} isn't a limit.", "Write a number such as 100, or a share such as 5%."
+    )
 
 
 def is_over(limit: int | float | None, count: int, of: int) -> bool:

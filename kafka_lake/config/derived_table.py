@@ -223,7 +223,7 @@ def _settings_problems(spec: DerivedTable) -> Iterator[Problem]:
         yield ("every",), why
     names = [source.rpartition(".")[2].lower() for source in (*spec.sources, *spec.join)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        yield (), f"from: and join: have {twice[0]} twice, and the query would know both by that name. Remove one"
+        yield (), f"from: and join: have {twice[0]} twice, and the query couldn't distinguish them. Remove one"
     if spec.has_keys and not spec.key:
         yield ("write",), f"{spec.write} needs key:, which identifies rows"
     if spec.key and not spec.has_keys:
@@ -286,7 +286,7 @@ def _names_problems(spec: DerivedTable, read: set[str]) -> Iterator[Problem]:
     known = {name.lower(): name for name in (*spec.upstream, *spec.joined)}
     for name in sorted(read - set(known)):
         bare = known.get(name.rpartition(".")[2])
-        remedy = f"Write {bare}, as the query knows it" if bare else "Add it to one of them"
+        remedy = f"Write {bare}, its name in queries" if bare else "Add it to one of them"
         yield ("sql",), f"reads {name}, which is neither in from: nor in join:. {remedy}"
     for name in sorted(set(known) - read):
         yield ("sql",), f"doesn't read {known[name]}. Remove it from from: and join:"

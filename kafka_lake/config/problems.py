@@ -41,7 +41,7 @@ def table_problems(spec: TopicTable) -> Iterator[Problem]:
         why = f"topic {spec.table} and its table would be the same asset, kafka/{spec.table}"
         yield ("name",), f"{why}. Choose another name"
     if spec.table_properties.get("write.distribution-mode") == "range":
-        why = "write.distribution-mode range reads the topic twice, which the gates refuse. Use hash or none"
+        why = "write.distribution-mode range reads the topic twice, which the audit refuses. Use hash or none"
         yield ("properties",), why
 
 
@@ -145,7 +145,7 @@ def _undeclared(spec: TopicTable, declared: Sequence[str]) -> Iterator[Problem]:
         yield ("write", "order_by"), f"{', '.join(wrong)} {why}"
     own = _OF_HISTORIES if spec.has_versions else ("_is_deleted",) if spec.marks_deletes else ()
     if taken := [name for name in declared if name.lower() in own]:
-        yield ("columns",), f"{', '.join(taken)} is a column that the table has by itself. Give it another name"
+        yield ("columns",), f"{', '.join(taken)} is a column that kafka_lake adds. Give it another name"
 
 
 def routing_problems(spec: TopicTable) -> Iterator[Problem]:
@@ -163,7 +163,7 @@ def routing_problems(spec: TopicTable) -> Iterator[Problem]:
             why = f"a schema's name is for formats {', '.join(formats_with_schema_ids())}, and format is {spec.format}"
             yield (place,), why
         elif spec.schema_file is not None:
-            yield (place,), "a schema's name is by a registry's schema ids, and format: schema: is a file"
+            yield (place,), "schema names come from a registry, and format: schema: is a file"
     if spec.where is not None and spec.unmatched == "dead_letter" and spec.dead_letters == "skip":
         yield ("unmatched",), "dead_letter with dead_letters: skip loses the records' values. Write ignore"
     yield from _shared(spec)
@@ -178,7 +178,7 @@ def _shared(spec: TopicTable) -> Iterator[Problem]:
             if first != number:
                 other = spec.tables[first].table
                 both = f"{other} and {table.table}" if other != table.table else f"{table.table} twice"
-                why = f"table {'.'.join(name)} would be that of {both}. Several values of a field are one table, by in:"
+                why = f"table {'.'.join(name)} would be that of {both}. To combine values, list them in equals:"
                 yield ("tables",), why
 
 
@@ -191,7 +191,7 @@ def maintenance_problems(spec: TopicTable, topic: TopicTable, complete: bool) ->
         return
     of_cluster = " Set row_retention: null here, or remove it from the cluster's document." if complete else ""
     if spec.is_keyed:
-        why = f"a key that expired would look like one that never was, in a table with write: {spec.write}"
+        why = f"an expired key would look like a new key in a table with write: {spec.write}"
         yield f"row_retention: {why}.{of_cluster}"
     if topic.has_routes or bool(spec.topics):
         setting = "topics:" if bool(spec.topics) else "tables:" if topic.route_by is None else "tables_by:"

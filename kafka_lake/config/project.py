@@ -11,7 +11,7 @@ from kafka_lake.errors import ConfigurationError
 from kafka_lake.routing.by_value import may_meet, may_name
 from kafka_lake.spec.topic_table import TopicTable
 
-_APART = "Let the name: of tables_by: have a namespace of its own, or begin with what no other table begins with."
+_APART = "Give tables_by: name: its own namespace, or a prefix that no other table has."
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +152,7 @@ def why_not_incremental(topics: Sequence[TopicTable], derived: Sequence[DerivedT
         found |= dict.fromkeys(topic.identifiers, beside)
         found[topic.identifier] = ""
         if topic.is_keyed:
-            found[topic.identifier] = f"a keyed table (write: {topic.write}), whose rows change"
+            found[topic.identifier] = f"a table with write: {topic.write}, whose rows change"
         elif topic.topics:
             found[topic.identifier] = "a table of several topics, which has no single order of records"
     for table in derived:
@@ -188,7 +188,7 @@ def check_derived(spec: DerivedTable, topics: Sequence[TopicTable], derived: Seq
     except CycleError as error:
         cycle = " → ".join(".".join(identifier) for identifier in error.args[1])
         raise ConfigurationError(
-            f"Each of these tables is made from itself: {cycle}.", "Remove one of them from from: or join:."
+            f"These tables depend on themselves: {cycle}.", "Remove one of them from from: or join:."
         ) from error
 
 
@@ -205,7 +205,7 @@ def _check_upstream(spec: DerivedTable, tables: Mapping[Identifier, str]) -> Non
             )
         if why and spec.is_incremental:
             raise ConfigurationError(
-                f"Table {spec.name}: write: {spec.write} reads what is new in upstream tables, and {name} is {why}.",
-                "Use write: replace, or put it under join: if its rows are only looked up. Changes of a keyed topic "
-                "are in a table of the same topic with write: append.",
+                f"Table {spec.name}: write: {spec.write} reads new rows of upstream tables, and {name} is {why}.",
+                "Use write: replace, or put it under join: if its rows are only looked up. To read all changes, add a "
+                "table with write: append to the topic.",
             )

@@ -20,8 +20,8 @@ def _keyed_problems(entries: Sequence[RuleEntry], write: str) -> Iterator[str]:
     for number, entry in enumerate(entries):
         if entry.unique:
             yield (
-                f"{_where(entry, number)}: isn't there for write: {write}, where each change of a key has the same "
-                "values once more. The table has one row for each key without it."
+                f"{_where(entry, number)}: isn't supported with write: {write}, which keeps one row per key or "
+                "version anyway."
             )
 
 
@@ -30,9 +30,9 @@ def derived_rule_problems(entries: Sequence[RuleEntry]) -> Iterator[str]:
     for number, entry in enumerate(entries):
         problems = []
         if entry.on_failure == "dead_letter":
-            problems = ["on_failure: dead_letter is for rows of records. Set fail, which is the default here, or warn."]
+            problems = ["on_failure: dead_letter isn't supported for derived tables. Set fail (default) or warn."]
         if entry.within is not None and not problems:
-            problems = ["within: is for rows of records. A derived table has each key once by write: upsert."]
+            problems = ["within: isn't supported for derived tables. Use write: upsert, which has each key once."]
         if entry.fail_above is not None and entry.on_failure is None and not problems:
             problems = ["fail_above: has no effect, since any broken row fails the run. Set on_failure: warn."]
         yield from (f"{_where(entry, number)}: {problem}" for problem in problems)
@@ -52,7 +52,7 @@ def _together(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[str]
     own = ".".join(spec.identifier)
     for rule in rules:
         if rule.entry.foreign_key is not None and rule.entry.foreign_key.table == own:
-            yield f"{rule.name}: {own} is the table itself, whose rows of the same commit it would lack."
+            yield f"{rule.name}: {own} is the table itself, whose new rows aren't visible yet."
         if rule.on_failure == "dead_letter" and not spec.keeps_dead_letters:
             yield (
                 f"{rule.name}: on_failure: dead_letter needs dead_letters: table, which is {spec.dead_letters}. Set "

@@ -104,7 +104,7 @@ def table_name(text: str) -> tuple[str, str]:
     if not all(map(_PART.match, parts)) or "." in parts[0]:
         raise ValueError(f"{text!r} can't be the name of a table. Write namespace.table, with letters, digits and _")
     if longest := next((part for part in parts if shortened(part) != part), None):
-        raise ValueError(f"a name of {len(longest.encode())} bytes is too long. 255 is the most")
+        raise ValueError(f"a name of {len(longest.encode())} bytes is too long. The maximum is 255")
     return parts
 
 
@@ -381,7 +381,7 @@ class TablesBy(TableSettings):
         for problem in template_problems("name", table):
             yield (), problem
         if not _PART.match(namespace):
-            yield ("name",), f"{namespace!r} can't be the name of a namespace, and values choose none"
+            yield ("name",), f"{namespace!r} can't be the name of a namespace, and values can't choose it"
 
     @property
     def kinds(self) -> list[RouteByKind]:

@@ -253,7 +253,7 @@ class Topic(Settings):
         envelope = getattr(self.format, "envelope", None)
         by_source = self.tables_by is not None and self.tables_by.source_table
         if envelope and not by_source and all(isinstance(settings.write, Append) for settings in every):
-            why = "rows of write: append are the records as they are. Write mode: upsert or history"
+            why = "write: append doesn't decode envelopes. Write mode: upsert or history"
             yield ("format", "envelope"), f"has no effect: {why}, or leave it out"
         if getattr(self.format, "infer_timestamps", False) and all(settings.columns for settings in every):
             yield ("format", "infer_timestamps"), "has no effect: columns: declares the columns. Remove it"
@@ -270,7 +270,7 @@ class Topic(Settings):
         rest = [table for table in planned if table.where is None]
         if 1 < len(rest) < len(planned):
             both = " and ".join(".".join(table.identifier) for table in rest[:2])
-            why = "One table may take what no other table takes, or all may take everything"
+            why = "One table may lack where:, or all tables"
             yield (*rest[1].place, "name"), f"{both} have no where:, and others have one. {why}"
             return
         try:

@@ -70,7 +70,7 @@ def compiled(setting: str, pattern: str) -> re.Pattern[str]:
     except re.error as error:
         raise ConfigurationError(
             f"{setting}: {pattern!r} isn't a regular expression: {error}.",
-            r"A topic's name may stand there as it is; \. is a dot, .* is any text.",
+            r"A topic's name is a valid pattern; \. is a dot, .* is any text.",
         ) from error
 
 

@@ -174,7 +174,7 @@ def _check_is_log(spec: DerivedTable, identifier: Identifier, table: Table) -> N
         )
     if state.position is None:
         raise TableError(
-            f"Table {spec.name}: none of the snapshots that {name} still has records its position.",
+            f"Table {spec.name}: no remaining snapshot of {name} has its position.",
             "Run its topic, or the derived table, once; then run this one.",
         )
 

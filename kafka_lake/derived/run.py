@@ -119,7 +119,7 @@ def _evolved(spec: DerivedTable, frames: Frames, todo: DerivePlan) -> None:
     if unsafe := next((change for change in changes if not change.safe), None):
         raise TableError(
             f"Table {spec.name}: column {unsafe.column} would change from {unsafe.before or 'none'} to {unsafe.after}, "
-            "which readers of older files can't follow.",
+            "which Iceberg can't do for existing files.",
             f"CAST it to {unsafe.before} in the query, or give it another name. main is unchanged.",
         )
     apply_changes(todo.table, schema, changes)

@@ -118,8 +118,7 @@ def record_of(table: Table) -> Record | None:
                 return _AS_JSON.validate_json(text)
             except ValueError as error:
                 raise TableError(
-                    f"Table {'.'.join(table.name())}: snapshot {snapshot.snapshot_id} carries a {DERIVED} that can't "
-                    "be read.",
+                    f"Table {'.'.join(table.name())}: snapshot {snapshot.snapshot_id} has an invalid {DERIVED}.",
                     "Drop the table and run it again.",
                 ) from error
     return None

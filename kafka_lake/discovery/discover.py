@@ -161,8 +161,7 @@ def documents(found: Sequence[Discovered], specs: Iterable[TopicTable], folder: 
             )
         if name in owners:
             raise ConfigurationError(
-                f"Nothing was written: the table of topic {topic.full_topic} would be {name}, which is that of topic "
-                f"{owners[name]}.",
+                f"Nothing was written: topics {topic.full_topic} and {owners[name]} would have the same table {name}.",
                 "Write one of them by hand, with another name of its table:.",
             )
         if path.exists():

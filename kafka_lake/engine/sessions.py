@@ -168,7 +168,8 @@ def check_same_catalog(session: Any, remote: str, catalog: OpenCatalog) -> None:
             f"The Spark Connect server at {address_of(remote)} has another catalog {name} than this project: "
             f"{_file(there)} there, {_file(sqlite)} here. Rows would be written to one and read from the other.",
             "Start `kafka-lake up` again: its server takes the project's catalog. `python -m kafka_lake.engine` takes "
-            f"that of the environment, so set {catalog_variable(name)}… there. Give your own server the same one.",
+            f"that of the environment, so set {catalog_variable(name)}… there. Configure your own server with the "
+            "same catalog.",
         )
 
 

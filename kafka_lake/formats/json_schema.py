@@ -80,7 +80,7 @@ class Documents:
                 return found, base
             if fragment.startswith("/"):
                 return self._point(found, base, fragment, reference)
-        raise SchemaError(f"it refers to {reference}, which is not there")
+        raise SchemaError(f"it refers to {reference}, which doesn't exist")
 
     def _point(self, found: Any, base: str, pointer: str, reference: str) -> tuple[Any, str]:
         for escaped in unquote(pointer).split("/")[1:]:
@@ -90,7 +90,7 @@ class Documents:
             elif isinstance(found, list) and key in map(str, range(len(found))):
                 found = found[int(key)]
             else:
-                raise SchemaError(f"it refers to {reference}, which is not there")
+                raise SchemaError(f"it refers to {reference}, which doesn't exist")
             base = base_of(found, base)
         return found, base
 
@@ -209,9 +209,9 @@ def _type(documents: Documents, schema: Any, base: str, path: str, above: tuple[
         return ANY
     documents.count += 1
     if documents.count > _MAX_PARTS:
-        raise SchemaError(f"it has more than {_MAX_PARTS:,} parts, with what it refers to written out")
+        raise SchemaError(f"it has more than {_MAX_PARTS:,} parts, including the schemas that it refers to")
     if len(above) == _DEPTH:
-        raise SchemaError(f"{path} lies more than {_DEPTH} schemas deep")
+        raise SchemaError(f"{path} is nested more than {_DEPTH} levels deep")
     base, above = base_of(schema, base), (*above, id(schema))
 
     def part(subschema: Any, step: str = "") -> T.DataType:

@@ -72,7 +72,7 @@ def condition_for(topic: TopicTable, table: TopicTable) -> str | None:
         return _holds(settings[number], named)
     if topic.route_by is not None and number < 0:
         raise FreshReadError(
-            f"Table {named} takes the records whose value has no table yet, which the next commit decides.",
+            f"Table {named} takes the records whose value has no table. The next commit may create tables for them.",
             "Read the tables of the values, or query this table without its unread records.",
         )
     others = [f"NOT {_holds(when, named)}" for when in settings.values()]
@@ -104,7 +104,7 @@ def _holds(when: When, table: str) -> str:
         return condition_of(source, f"where: of table {table}")
     if kind == "schema":
         raise FreshReadError(
-            f"where: of table {table} is by the schema's name, which fresh reads don't support.",
+            f"where: of table {table} uses schema:, which fresh reads don't support.",
             "Query the table without its unread records.",
         )
     values = ", ".join(map(literal, when.values))

@@ -42,8 +42,9 @@ def _check_complete(changes: Changes, nullable: Sequence[str]) -> None:
     )
     if nullable and changes.database.execute(f"SELECT 1 FROM ({kept}) WHERE len(kept) > 0 LIMIT 1").fetchone():
         raise FreshReadError(
-            f"Table {'.'.join(changes.spec.identifier)}: a change leaves a column as it is, which fresh reads of "
-            "histories don't support.",
+            f"Table {'.'.join(changes.spec.identifier)}: an unread change leaves a column unchanged, which fresh "
+            "reads of "
+            "history tables don't support.",
             "Query the table without its unread records.",
         )
 

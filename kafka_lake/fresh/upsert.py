@@ -302,8 +302,8 @@ def _check_complete(changes: Changes) -> None:
     ).fetchone()
     if found:
         raise FreshReadError(
-            f"Topic {spec.topic}: the change in partition {found[0]} at offset {found[1]} leaves a value unchanged "
-            "which no change before it has.",
+            f"Topic {spec.topic}: the change in partition {found[0]} at offset {found[1]} omits an unchanged value, "
+            "and no earlier change has it.",
             f"The next commit makes it a dead letter: `kafka-lake ingest {spec.full_topic}`.",
         )
 

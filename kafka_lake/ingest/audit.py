@@ -169,7 +169,9 @@ def dead_letters(spec: TopicTable, staged: Staged, failed_so_far: tuple[int, int
     )
     problems = []
     if staged.failed and spec.dead_letters == "fail":
-        problems.append(f"dead_letters is fail, and {staged.failed} records of {staged.records} fit no row ({classes})")
+        problems.append(
+            f"dead_letters is fail, and {staged.failed} of {staged.records} records can't become rows ({classes})"
+        )
     elif staged.failed and not spec.is_within_limit(failed, records):
         problems.append(f"{failed} dead letters of {records} records, the limit is {spec.max_dead_letters} ({classes})")
     facts: dict[str, Any] = {"dead_letters": staged.failed, "policy": spec.dead_letters}
@@ -210,7 +212,7 @@ def offset_continuity(
     if plan.keeps_position and before is not None and before != plan.after:
         problems.append(f"a {plan.kind} must not move the position, which was {before.to_json()}")
     if carried != (wanted := positions_to_json([plan.after, *others.values()])):
-        problems.append(f"the staged snapshot carries position {carried or '(none)'}, not {wanted}")
+        problems.append(f"the staged snapshot has position {carried or '(none)'}, not {wanted}")
     for rows in partitions or ():
         where = place(topic, rows.partition)
         is_planned = not plan.replays_dead_letters
@@ -244,7 +246,7 @@ def schema_evolution(
         return Finding("schema_evolution", tuple(problems), facts, _done(evolution))
     if spec.on_incompatible == "fail":
         problems += [
-            f"on_incompatible is fail, and {c.count} records fit no column, the first in "
+            f"on_incompatible is fail, and {c.count} records don't fit their column, the first in "
             f"{place(c.topic, c.partition)} at offset {c.offset}{_reason(c)}"
             for c in staged.classes
             if c.name == WRONG_TYPE

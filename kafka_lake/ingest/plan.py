@@ -254,9 +254,9 @@ def refuse_adopted(adopted: Position | None, now: Watermarks, first: Mapping[int
     listed = "; ".join(f"partition {p} offset {first[p]}, taken over at {adopted.offsets[p]}" for p in before)
     targets = ",".join(f"{p}:{max(first[p], adopted.offsets.get(p, 0))}" for p in sorted(first))
     raise ConfigurationError(
-        f"Topic {now.identity.topic}: the table was taken over from another writer, whose rows don't name their "
-        f"records: {listed}. Records before that would be in the table twice.",
-        f"Nothing was changed. Start at {targets} or later. To read older records all the same, first delete the other "
+        f"Topic {now.identity.topic}: the table was taken over from another writer, whose rows have no offsets: "
+        f"{listed}. Older records would be in the table twice.",
+        f"Nothing was changed. Start at {targets} or later. To read older records anyway, first delete the other "
         "writer's rows, and then the table property kafka-lake.adopted-position.",
     )
 

@@ -91,7 +91,7 @@ def _dead_letters(spec: TopicTable, catalog: LakeCatalog) -> Finding:
 def _row_count(table: Table) -> Finding:
     claimed = row_count(table)
     counted = sum(task.file.record_count for task in table.scan().plan_files())
-    problems = () if claimed == counted else (f"the snapshot claims {claimed} rows, its files hold {counted}",)
+    problems = () if claimed == counted else (f"the snapshot's summary has {claimed} rows, its files have {counted}",)
     return Finding("row_count", problems, {"rows_in_table": counted})
 
 

@@ -441,7 +441,7 @@ class TableReader:
             if first is not None:
                 raise UnmatchedRecordError(
                     f"Topic {spec.topic}: no table takes the record at partition {first['partition']}, offset "
-                    f"{first['offset']}, and unmatched is fail.",
+                    f"{first['offset']}, and unmatched: fail is set.",
                     "Nothing of this commit was published to this table. Add a table that takes such records, or set "
                     "unmatched: dead_letter.",
                 )

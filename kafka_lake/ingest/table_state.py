@@ -50,7 +50,7 @@ def recovered_position(context: Context, state: TableState, now: Watermarks) -> 
     """
     spec, connections = context.spec, context.connections
     is_foreign = not _may_have_own_commits(state.table)
-    where = f"Table {'.'.join(spec.identifier)} has rows, but no snapshot in the history of main carries a position"
+    where = f"Table {'.'.join(spec.identifier)} has rows, but no snapshot in the history of main has a position"
     remedy = f"Set the position with `kafka-lake reset {spec.full_topic} --to …`, or choose another table."
     has_origins = any(f.name == METADATA_COLUMN and has_origin(f.field_type) for f in state.table.schema().fields)
     if is_foreign and not has_origins:
@@ -81,15 +81,14 @@ def recovered_position(context: Context, state: TableState, now: Watermarks) -> 
     if missing and spec.start == "latest":
         raise TableError(
             f"{where} in topic {spec.topic}, and partitions {missing} have no rows.",
-            f"Nothing was read, because start is latest and records could be missed. {remedy}",
+            f"Nothing was read, because starting_offsets is latest and records could be missed. {remedy}",
         )
     if spec.start == "latest" and (lost := _topics_without_rows(spec, state, {r["topic"] for r in found})):
         ways = " and ".join(f"`kafka-lake reset {topic} --to …`" for topic in lost)
         raise TableError(
             f"{where}, and topics {', '.join(lost)} have no rows.",
-            f"Nothing was read, because start is latest and records of these topics could be missed. Set their "
-            f"positions "
-            f"with {ways}.",
+            "Nothing was read, because starting_offsets is latest and records of these topics could be missed. Set "
+            f"their positions with {ways}.",
         )
     starts = start_offsets(spec, connections.cluster, now) if missing else {}
     return Position(now.identity, {**{p: starts[p] for p in missing}, **reached})
@@ -223,7 +222,7 @@ def _check_not_foreign(context: Context, table: Table) -> None:
         f"Table {context.table_name} was filled by {writer}, and has no position in topic {topic}.",
         f"Nothing was read, because rows could be duplicated. Take it over with `kafka-lake adopt "
         f"{context.table_name} --topic "
-        f"{topic} …`. If its rows aren't this topic's, set where it begins with `kafka-lake reset {topic} --to …`.",
+        f"{topic} …`. If its rows aren't this topic's, set its position with `kafka-lake reset {topic} --to …`.",
     )
 
 
@@ -255,8 +254,8 @@ def _with_position(context: Context, topic: TopicEnds, state: TableState) -> Tab
         return replace(state, position=position, rebuilt=True)
     if spec.start == "latest" and (state.others or not rows) and may_have_begun(state, spec.topic):
         raise TableError(
-            f"Table {context.table_name} has no rows of topic {spec.topic}, and {gone}, though one has.",
-            "Nothing was read, because start is latest and records could be missed. Set the position with "
+            f"Table {context.table_name} has no rows of topic {spec.topic}, and {gone}.",
+            "Nothing was read, because starting_offsets is latest and records could be missed. Set the position with "
             f"`kafka-lake reset {spec.full_topic} --to …`.",
         )
     if state.others:
@@ -267,8 +266,8 @@ def _with_position(context: Context, topic: TopicEnds, state: TableState) -> Tab
         return state
     _check_not_foreign(context, table)
     warn(
-        f"Table {context.table_name}: its {rows} rows are of other writers, none of topic {spec.topic}; they stay, and "
-        f"the topic begins at {spec.start}."
+        f"Table {context.table_name}: its {rows} rows were written by other programs. They stay, and topic "
+        f"{spec.topic} starts at {spec.start}."
     )
     return replace(state, adopted=rows)
 

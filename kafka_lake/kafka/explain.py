@@ -85,7 +85,7 @@ def explained(failure: Failure, properties: Mapping[str, str]) -> KafkaLakeError
     if code == ClientError.UNKNOWN_TOPIC_OR_PART:
         return UnknownTopicError(f"{where} has no such topic.", "Create it, or correct the name in the topic's YAML.")
     if code == ClientError._BAD_MSG:
-        return KafkaError(f"{where} sent an answer that isn't from a Kafka broker.", UNREACHABLE)
+        return KafkaError(f"{where} sent a response that isn't from a Kafka broker.", UNREACHABLE)
     if _is_certificate_alert(text):
         return _own_certificate_refused(where, text, properties)
     if code == ClientError._SSL or _NO_TLS in text:
@@ -123,7 +123,8 @@ def not_made(text: str, properties: Mapping[str, str]) -> ConfigurationError:
     remedy = "Correct the property among the Kafka resource's properties or KAFKA_LAKE_KAFKA_*."
     if "No provider for SASL mechanism GSSAPI" in text:
         remedy = (
-            "The confluent-kafka that is installed has no Kerberos: wheels have none. Install librdkafka with GSSAPI "
+            "The installed confluent-kafka doesn't support Kerberos, like all wheels on PyPI. Install librdkafka with "
+            "GSSAPI "
             "and its headers, then `pip install --no-binary confluent-kafka confluent-kafka`; docs/kafka-security.md "
             "has the commands."
         )
@@ -171,14 +172,14 @@ def _not_trusted(where: str, text: str, properties: Mapping[str, str]) -> KafkaL
         # A broker that is shutting down looks the same, so that a retry may help.
         return KafkaError(
             f"{where} ended the TLS handshake.",
-            "If its port is one without TLS, KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL must be PLAINTEXT or SASL_PLAINTEXT. "
+            "If the port doesn't use TLS, KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL must be PLAINTEXT or SASL_PLAINTEXT. "
             "Otherwise the broker may be restarting.",
         )
     reason = distrust(properties) or f"{text}."
     return AuthenticationError(
         f"{where} is not trusted by this client. {reason}",
         "If the certificate is right, set KAFKA_LAKE_KAFKA_SSL_CA_LOCATION to the certificate of the CA that signed "
-        "it. If it has expired, or is for another host name, the brokers need another.",
+        "it. If it has expired, or has another host name, the brokers need a new one.",
     )
 
 

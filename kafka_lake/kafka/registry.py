@@ -284,8 +284,8 @@ class SchemaRegistry:
             raise self._no_registry(what)
         if schema.schema_type not in get_args(SchemaType):
             raise UnknownSchemaError(
-                f"{what}: the schema registry at {self.url} says that its type is {schema.schema_type}.",
-                f"Known here are {', '.join(get_args(SchemaType))}.",
+                f"{what}: the schema registry at {self.url} has it with type {schema.schema_type}.",
+                f"Supported types: {', '.join(get_args(SchemaType))}.",
             )
         references: dict[str, str] = {}
         self._add_references(what, schema.references or [], set(), references)
@@ -356,7 +356,7 @@ class SchemaRegistry:
             return RegistryRefusedError(f"{self._where(what)} refused {self._principal}: {answer}.", _CREDENTIALS)
         if status == 403:
             return RegistryRefusedError(
-                f"{self._where(what)} doesn't allow it to {self._principal}: {answer}.",
+                f"{self._where(what)} doesn't allow this request to {self._principal}: {answer}.",
                 "Allow this account to read subjects, schemas and their configuration, or set another one in "
                 "KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO or KAFKA_LAKE_REGISTRY_BEARER_AUTH_*.",
             )
@@ -390,7 +390,7 @@ class SchemaRegistry:
 
     def _no_registry(self, what: str) -> RegistryError:
         return RegistryRefusedError(
-            f"{self._where(what)} sent an answer that isn't from a schema registry.", _WRONG_ADDRESS
+            f"{self._where(what)} sent a response that isn't from a schema registry.", _WRONG_ADDRESS
         )
 
     @property

@@ -142,7 +142,7 @@ def produce(cluster: KafkaCluster, topic: str, records: Iterable[tuple[bytes | N
     try:
         cluster.watermarks_of(topic)
     except UnknownTopicError as error:
-        raise UnknownTopicError(error.message, f"`kafka-lake topic create {topic}` makes it.") from error
+        raise UnknownTopicError(error.message, f"`kafka-lake topic create {topic}` creates it.") from error
     producer, count = RecordProducer(cluster, topic), 0
     for count, (key, value) in enumerate(records, 1):  # noqa: B007
         producer.send(key, value)

@@ -110,8 +110,8 @@ def _check_names(table: Table, listed: set[str]) -> None:
     own = _path(table.metadata_location)
     if own.startswith(f"{_path(table.location())}/metadata/") and own not in listed:
         raise TableError(
-            f"Table {'.'.join(table.name())}: the storage doesn't list the table's own metadata file {own}, so it "
-            "names files in another way, and orphans can't be recognized. No file was removed.",
+            f"Table {'.'.join(table.name())}: the storage doesn't list the table's own metadata file {own}, so file "
+            "names differ, and unused files can't be recognized. No file was removed.",
             "Compare the table's location with what the storage lists, and set the catalog's properties accordingly.",
         )
 

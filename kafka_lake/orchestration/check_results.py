@@ -121,7 +121,7 @@ class Freshness:
         return {
             "passed": self.is_fresh,
             "severity": dg.AssetCheckSeverity.WARN,
-            "description": None if self.is_fresh else f"{self.offsets} offsets wait; {waits}.",
+            "description": None if self.is_fresh else f"{self.offsets} unread offsets; {waits}.",
             "metadata": {"age_of_oldest_unread_seconds": round(self.age, 3), "lag": self.offsets},
         }
 

@@ -27,8 +27,8 @@ _ROW_WISE = "row-wise: each new row of the table under from: is read once"
 _CLASSES: Mapping[Write, str] = {
     "append": _ROW_WISE,
     "upsert": _ROW_WISE,
-    "aggregate": "keyed: keys of new rows are computed again, from all of their rows",
-    "replace": "full: everything is read and computed again each time",
+    "aggregate": "by key: the keys of new rows are recomputed from all of their rows",
+    "replace": "full: everything is recomputed each time",
 }
 
 
@@ -139,7 +139,7 @@ def run_derived(context: dg.AssetExecutionContext, spec: DerivedTable) -> Iterat
 def _sentence(report: "DeriveReport") -> str:
     if report.snapshot is None:
         return f"Table {report.table} is up to date."
-    why = f", everything computed: {report.full}" if report.full else ""
+    why = f", recomputed everything: {report.full}" if report.full else ""
     return f"Snapshot {report.snapshot}: {report.rows} rows{why}; {report.seconds:.1f} s."
 
 

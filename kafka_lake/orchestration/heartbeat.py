@@ -56,7 +56,7 @@ def _record(instance: dg.DagsterInstance, run_id: str, beat: str) -> None:
         instance.add_run_tags(run_id, {HEARTBEAT_TAG: beat})
     except Exception as error:
         # Dagster's storage may be away for a while; the run goes on.
-        log.warning("Run %s couldn't report that it is alive: %s", run_id, error)
+        log.warning("Run %s couldn't send a heartbeat: %s", run_id, error)
 
 
 def end_dead(
@@ -73,7 +73,7 @@ def end_dead(
         # It may have ended since it was looked up.
         now = instance.get_run_by_id(run.run_id) if _death(instance, run, clock()) else None
         if now and (reason := _death(instance, now, clock())):
-            instance.report_run_failed(now, f"The run is dead: {reason}. What it has committed stays.")
+            instance.report_run_failed(now, f"The run is dead: {reason}. Its commits stay.")
         else:
             living.append(run)
     return living
@@ -89,7 +89,7 @@ def _death(instance: dg.DagsterInstance, run: dg.DagsterRun, now: float) -> str:
         is_requested = TOPIC_TAG in run.tags or MAINTENANCE_TAG in run.tags
         record = instance.get_run_record_by_id(run.run_id) if is_requested else None
         mute = now - record.start_time if record and record.start_time else 0.0
-        return f"it began {mute:.0f} s ago and has never reported that it is alive" if mute > _SILENT_SECONDS else ""
+        return f"it started {mute:.0f} s ago and has never sent a heartbeat" if mute > _SILENT_SECONDS else ""
     name, _, moment = beat.rpartition(" ")
     gone = is_gone(name)
     if gone is not None:

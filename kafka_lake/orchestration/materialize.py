@@ -208,7 +208,7 @@ def check_published(
     for table in spec.tables:
         selected = {key.name for key in context.selected_asset_check_keys if key.asset_key == table_key(table)}
         if table is not spec and selected and connections.catalog.table(table.identifier) is None:
-            explanation = "There is no table yet: no record was for it."
+            explanation = "No table yet: no record matched it."
             for name in sorted(selected):
                 yield dg.AssetCheckResult(
                     check_name=name, asset_key=table_key(table), passed=True, description=explanation

@@ -91,7 +91,7 @@ def run_check(reference: str, rows: DataFrame, samples: bool, mask: tuple[str, .
         raise _cannot_be(reference, "it must return one or more kafka_lake.CheckResult")
     if odd := next((number for number, result in enumerate(results, 1) if not result.is_plain), None):
         parts = "name and message as text, passed as True or False, and rows as a number or None"
-        raise _cannot_be(reference, f"number {odd} of its results has other parts than {parts}")
+        raise _cannot_be(reference, f"number {odd} of its results needs {parts}")
     return Checked(tuple(_showable(results, samples, mask)))
 
 

@@ -163,7 +163,7 @@ def place_of(by: RouteBy, value: str) -> tuple[str, str]:
     if len(value) > LONGEST_VALUE:
         raise ValueError(f"it has more than {LONGEST_VALUE} characters")
     if by.is_by_schema and "*" in value:
-        raise ValueError("a name with * stands for many")
+        raise ValueError("a name with * matches many")
     table = _filled(by.table, value)
     if len(table) > LONGEST_VALUE:
         raise ValueError(f"the table's name would have more than {LONGEST_VALUE} characters")
@@ -181,7 +181,7 @@ def _filled(template: str, value: str) -> str:
     def part(place: re.Match[str]) -> str:
         plain = re.sub(r"[^a-z0-9]+", "_", parts[place[1]].lower()).strip("_")
         if not plain:
-            raise ValueError(f"it has nothing for {{{place[1]}}} that can be in a name")
+            raise ValueError(f"it has no character for {{{place[1]}}} that a name allows")
         return plain
 
     return derived_table_name(_PLACES.sub(part, template))

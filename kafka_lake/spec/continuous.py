@@ -27,7 +27,7 @@ class Continuous:
 
     def __post_init__(self) -> None:
         if self.trigger <= 0:
-            raise ConfigurationError("trigger: must be more than nothing.", "Write for example 2s.")
+            raise ConfigurationError("trigger: must be greater than 0.", "Write for example 2s.")
         if self.time_limit < self.trigger:
             raise ConfigurationError(
                 f"for: {self.time_limit:g} s is shorter than the trigger, {self.trigger:g} s.", "Write for example 1h."

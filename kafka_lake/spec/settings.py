@@ -245,7 +245,7 @@ def _limit(limit: int | str | None) -> int | str | None:
 def _text(value: object) -> object:
     """Return the value, or raise a ValueError if YAML reads it as something else than text."""
     if value is None:
-        raise ValueError("there is no value here, or YAML reads it as none. Write the text in quotes")
+        raise ValueError("the value is missing, or YAML reads it as null. Write the text in quotes")
     if isinstance(value, bool):
         word = str(value).lower()
         raise ValueError(f"YAML reads this value as {word} (also yes, no, on, off). Write the text in quotes")

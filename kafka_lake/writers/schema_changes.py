@@ -119,7 +119,7 @@ def _refuse_own_names(spec: TopicTable, target: Target) -> None:
         raise TableError(
             f"Topic {spec.topic}: its schema has columns {', '.join(taken)}, and write: {spec.write} has its own by "
             "these names.",
-            "Leave the fields out with except:, or give them other names in the schema.",
+            "Leave the fields out with exclude_fields:, or give them other names in the schema.",
         )
 
 
@@ -224,8 +224,8 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
     if not plan.target.columns.fields and not (spec.start == "latest" or undecodable):
         # A table that starts at the latest offset exists for its position before there are records.
         raise TableError(
-            f"Topic {spec.topic}: none of the {records.count()} examined records has a field by format {spec.format} "
-            f"that isn't null, so there are no columns to make a table of.{_why_none(decoder)}",
+            f"Topic {spec.topic}: none of the {records.count()} examined records has a non-null field in format "
+            f"{spec.format}, so the table would have no columns.{_why_none(decoder)}",
             "Check format:, declare the columns with columns: or a schema of format:, or wait for other records.",
         )
     kind = row_columns(spec, decoder, records, plan.target)

@@ -472,7 +472,7 @@ def test_table_with_foreign_rows_starts_like_a_new_one(
         )
     assert view(spec).ids() == [0, 1, 100, 101]
     assert view(spec).position() == {0: 2}
-    assert f"Table {'.'.join(spec.identifier)}: its 2 rows are of other writers" in said[0]
+    assert f"Table {'.'.join(spec.identifier)}: its 2 rows were written by other programs" in said[0]
     assert report.findings()[0].facts["rows_of_others_before"] == 2
     topic.send_ids([2])
     ingest(spec, connections(), "run-2")

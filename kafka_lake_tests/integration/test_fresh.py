@@ -468,7 +468,7 @@ def test_values_with_tables_have_fresh_reads_of_their_own(
         ingest(spec, connections(), "run-2")
         assert_same(fresh.arrow().to_pylist(), view(table.spec).rows())
         assert (fresh.records, fresh.dead_letters, len(view(table.spec).rows())) == (3, 1, 4)
-    with pytest.raises(FreshReadError, match="takes the records whose value has no table yet"):
+    with pytest.raises(FreshReadError, match="takes the records whose value has no table"):
         FreshTable(spec, connections()).read()
 
 

@@ -62,7 +62,7 @@ def test_waiting_record_fails_freshness_and_idle_topic_passes(
     assert stale.metadata["lag"].value == 3
     # The oldest is the next one of its partition, whatever times those behind it have.
     assert 1000 <= stale.metadata["age_of_oldest_unread_seconds"].value < 1060
-    assert stale.description.startswith("3 offsets wait; the oldest unread record is 10")
+    assert stale.description.startswith("3 unread offsets; the oldest unread record is 10")
     assert tick() == [], "it is told once"
     ingest(spec, connections(), "run")
     alone = dg.AssetSelection.checks(dg.AssetCheckKey(table_key(spec), FRESHNESS))

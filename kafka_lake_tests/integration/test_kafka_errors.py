@@ -296,7 +296,7 @@ def test_address_without_broker_is_reported() -> None:
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Refuses) as web:
         threading.Thread(target=web.serve_forever, daemon=True).start()
-        with pytest.raises(KafkaError, match="sent an answer that isn't from a Kafka broker"):
+        with pytest.raises(KafkaError, match="sent a response that isn't from a Kafka broker"):
             KafkaCluster({"bootstrap.servers": f"127.0.0.1:{web.server_address[1]}"}, PATIENCE).check()
         web.shutdown()
 

@@ -160,7 +160,7 @@ def test_impossible_change_is_a_dead_letter(
     if kind == "canal":
         topic.send({"type": "TRUNCATE", "isDdl": True, "data": None})
         stops = topic.spec(None, write="upsert", envelope=kind)
-        with pytest.raises(KafkaLakeError, match=r"1 records empty the table, the first in partition 0 at offset"):
+        with pytest.raises(KafkaLakeError, match=r"1 records truncate the table, the first in partition 0 at offset"):
             ingest(stops, connections(), "run-3")
 
 

@@ -236,7 +236,7 @@ def test_truncate_without_order_across_partitions_stops_the_run(
     topic.send(TRUNCATE, 1)
     topic.send(insert(3, "c"), 0)
     before = view(spec).fingerprint()
-    with pytest.raises(KafkaLakeError, match=r"partition 1 at offset 1 empties the table, .* 2 partitions"):
+    with pytest.raises(KafkaLakeError, match=r"partition 1 at offset 1 truncates the table, .* 2 partitions"):
         ingest(spec, connections(), "run-2")
     assert view(spec).fingerprint() == before
     ingest(replace(spec, on_truncate="ignore"), connections(), "run-3")

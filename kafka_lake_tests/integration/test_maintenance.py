@@ -121,7 +121,7 @@ def test_empty_table_started_at_latest_is_not_restarted(
     spec = topic.spec(start="latest")
     said: list[str] = []
     ingest(spec, connections(), "run-1", observer=Observer(warn=said.append))
-    assert any("start is latest" in line and "begins at {0: 1}" in line for line in said)
+    assert any("starting_offsets is latest" in line and "starts at {0: 1}" in line for line in said)
     table = view(spec).table
     if how == "expired":
         table.append(table.schema().as_arrow().empty_table())

@@ -91,7 +91,7 @@ def test_settings_of_dead_letters_count_for_unmatched_records(
     count = 1 if write == "append" else 2
     for settings, message in (
         ({"unmatched": "fail"}, "no table takes the record at partition 0, offset 1"),
-        ({"dead_letters": "fail"}, f"dead_letters is fail, and {count} records of 3 fit no row"),
+        ({"dead_letters": "fail"}, f"dead_letters is fail, and {count} of 3 records can't become rows"),
         ({"max_dead_letters": 0}, f"{count} dead letters of 3 records, the limit is 0"),
     ):
         with pytest.raises(LeftBehindError, match=message):

@@ -53,7 +53,7 @@ def sensors() -> dict[str, Any]:
 
 def checked(instance: dg.DagsterInstance, passed: bool, name: str = "freshness") -> None:
     instance.report_runless_asset_event(
-        dg.AssetCheckEvaluation(KEY, check_name=name, passed=passed, description="3 offsets wait")
+        dg.AssetCheckEvaluation(KEY, check_name=name, passed=passed, description="3 unread offsets")
     )
 
 
@@ -80,7 +80,7 @@ def test_alarm_is_sent_once_per_failure_and_recovery(reported: list[str], sensor
         for _ in range(3):
             checked(instance, False)
         checked(instance, True, "row_count")
-        assert tick() == ["shop/orders: freshness fails: 3 offsets wait"]
+        assert tick() == ["shop/orders: freshness fails: 3 unread offsets"]
         checked(instance, False)
         assert tick() == []
         checked(instance, True)

@@ -214,6 +214,6 @@ def test_a_connector_that_never_wrote_to_the_table_is_refused(
     sink.await_commits(1)
     sink.remove()
     with pytest.raises(
-        AdoptionRefusedError, match=rf"no snapshot in main's history is of connector other .*{sink.group}"
+        AdoptionRefusedError, match=rf"no snapshot in main's history is from connector other.*{sink.group}"
     ):
         plan_adoption(sink.spec, connections(), FromKafkaConnect("other"))

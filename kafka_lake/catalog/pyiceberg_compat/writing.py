@@ -60,7 +60,7 @@ def _refuse_early(metadata: TableMetadata) -> None:
         raise CatalogError(
             f"The newest commit of the table at {metadata.location} is {behind / 1000:.0f} s in the future by this "
             "machine's clock: after another commit, Iceberg would refuse to load the table.",
-            "Set the clocks of all machines that write to it; the commit works once the time has come.",
+            "Synchronize the clocks of all machines that write to it. The next commit works after that time.",
         )
 
 

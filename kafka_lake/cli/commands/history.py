@@ -102,7 +102,7 @@ def history_of(catalog: LakeCatalog, identifier: tuple[str, str], limit: int) ->
     table = catalog.table(identifier)
     if table is None:
         raise TableError(
-            f"Table {'.'.join(identifier)} doesn't exist.", "Check its name; a topic's first run makes its table."
+            f"Table {'.'.join(identifier)} doesn't exist.", "Check its name; a topic's first run creates its table."
         )
     commits = snapshot_log(table)
     return History(

@@ -76,7 +76,7 @@ def _numbers(table: Table, key: str, text: str) -> Mapping[int, int]:
         return {int(p): int(o) for p, o in json.loads(text).items()}
     except (ValueError, AttributeError, TypeError) as error:
         raise TableError(
-            f"Table {'.'.join(table.name())}: the snapshot property {key} holds no offsets.",
+            f"Table {'.'.join(table.name())}: the snapshot property {key} has no offsets.",
             "Nothing was changed. Name the offsets with --from-offsets.",
         ) from error
 
@@ -183,7 +183,7 @@ def starts(table: str, evidence: Evidence, now: Watermarks) -> tuple[PartitionSt
         PartitionStart(
             partition=p,
             offset=evidence.offsets.get(p, now.low[p]),
-            why=evidence.why if p in evidence.offsets else "nothing of it is in the table; the oldest record",
+            why=evidence.why if p in evidence.offsets else "the table has none of its records; starts at the oldest",
             low=now.low[p],
             end=now.end[p],
         )
@@ -221,8 +221,8 @@ class FromKafkaConnect:
         if found is None:
             known = ", ".join(sinks_of(table)) or "none"
             raise AdoptionRefusedError(
-                f"Table {name}: no snapshot in main's history is of connector {self.connector} (control topic and "
-                f"consumer group of those that there are: {known}).",
+                f"Table {name}: no snapshot in main's history is from connector {self.connector}. Control topics and "
+                f"consumer groups in the table: {known}.",
                 "Nothing was changed. Check the connector's name and its branch. If its snapshots have expired, name "
                 "the offsets with --from-offsets.",
             )
@@ -262,17 +262,16 @@ class FromKafkaConnect:
         if gone := [p for p in now.partitions if now.low[p] > committed.get(p, 0)]:
             raise AdoptionRefusedError(
                 f"Table {name}: the control topic {control} has events from offset {now.low[gone[0]]} of partition "
-                f"{gone[0]} on, and the table has what was announced before {committed.get(gone[0], 0)}.",
-                "Nothing was changed. What was announced between has been deleted. Name the offsets with "
-                "--from-offsets.",
+                f"{gone[0]} on, and the table has only the files listed before offset {committed.get(gone[0], 0)}.",
+                "Nothing was changed. The events in between were deleted. Name the offsets with --from-offsets.",
             )
         beyond = replace(now, low={p: max(now.low[p], committed.get(p, 0)) for p in now.partitions})
         event = first_uncommitted(read_all(events, beyond), table.name()[-1], table.metadata.table_uuid)
         if event is not None:
             raise AdoptionRefusedError(
                 f"Table {name}: connector {self.connector} has not finished. The event at offset {event.offset} of "
-                f"partition {event.partition} of its control topic {control} announces files, and no snapshot of the "
-                "table has them.",
+                f"partition {event.partition} of its control topic {control} lists files that no snapshot of the "
+                "table has.",
                 "Nothing was changed. Start the connector again, and wait for two of its commits "
                 "(iceberg.control.commit.interval-ms, 5 minutes by default). Then stop it just after a commit, and run "
                 "this command again: it succeeds when the connector has finished. If you know the offsets, name them "
@@ -321,7 +320,7 @@ def plan_adoption(spec: TopicTable, connections: Connections, source: Source) ->
         position=position_of(found, now),
         partitions=found,
         notes=(
-            f"Column {METADATA_COLUMN} is added, and null in the rows that are there: replay and reset can't read "
+            f"Column {METADATA_COLUMN} is added, and is null in existing rows: replay and reset can't read "
             "their records again.",
         ),
     )
@@ -356,7 +355,7 @@ def _refuse_occupied_column(spec: TopicTable, table: Table) -> None:
     )
     if rows.to_arrow().num_rows:
         raise TableError(
-            f"Table {name} has no position, and its column {column} names the records of rows: a run has filled it.",
+            f"Table {name} has no position, but its column {column} shows that a run filled it.",
             f"Nothing was changed. Run `kafka-lake ingest {spec.full_topic}`, which finds the position in the rows, or "
             f"`kafka-lake reset {spec.full_topic} --to …`.",
         )

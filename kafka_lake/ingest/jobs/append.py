@@ -77,8 +77,8 @@ class Append(Job):
         if todo is None and position is None:
             if begins := opening(spec, topic.now, self._starts):
                 warn(
-                    f"Topic {spec.topic}: start is latest, and the table has no position yet: "
-                    f"it begins at {self._starts}."
+                    f"Topic {spec.topic}: starting_offsets is latest, and the table has no position yet: it starts at "
+                    f"{self._starts}."
                 )
             if begins is None and state and state.others and topic.now.partitions:
                 # Without a position, the next run would scan the rows again.

@@ -37,9 +37,9 @@ RENAMED = MappingProxyType({"fetch.wait.max.ms": "fetch.max.wait.ms", "socket.ti
 _NOTHING_TO_JAVA = {"heartbeat.interval.ms", "max.poll.interval.ms", "session.timeout.ms", "socket.keepalive.enable"}
 _ASSIGNED = "Remove it: each run assigns its partitions and offsets itself, and joins no consumer group."
 _OURS = {
-    "auto.offset.reset": "Remove it: starting_offsets: says where a new table begins; then its position counts.",
+    "auto.offset.reset": "Remove it: new tables start at starting_offsets:, and then continue at their position.",
     "enable.auto.commit": _ASSIGNED,
-    "group.id": f"{_ASSIGNED} Lag tools look at the group kafka-lake.<namespace>.<table>.",
+    "group.id": f"{_ASSIGNED} For lag tools, use the group kafka-lake.<namespace>.<table>.",
     "isolation.level": "Remove it, and set read_committed: in the KafkaCluster document.",
 }
 
@@ -78,7 +78,7 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
     if unknown := next((name for name in given if name not in known), None):
         raise ConfigurationError(
             f"Spark's Java client has no equivalent of Kafka property {unknown}. {tls.HINTS.get(unknown, '')}".strip(),
-            f"Remove it, or set {FOR_LIBRDKAFKA}{unknown} instead, which is for Python's client alone.",
+            f"Remove it, or set {FOR_LIBRDKAFKA}{unknown} instead, which only Python's client gets.",
         )
     protocol = java.get("security.protocol") or given.get("security.protocol", "PLAINTEXT")
     java[SERVERS] = addresses(java.get(SERVERS) or given.get(SERVERS, ""))

@@ -39,7 +39,7 @@ def cached_topics(state: Path, document: str) -> tuple[str, ...]:
             raise TypeError("it isn't a list of names")
     except (ValueError, TypeError, KeyError, OSError) as error:
         raise ConfigurationError(
-            f"{document}: {state} doesn't have the names of the cluster's topics: {type(error).__name__}.",
+            f"{document}: the cached topic names in {state} can't be read: {type(error).__name__}.",
             "Delete that file, and run `kafka-lake topics refresh`. Until then, no topic is known.",
         ) from error
     return tuple(names)
@@ -59,7 +59,7 @@ def cached_routes(state: Path) -> Mapping[str, str]:
             raise TypeError("it isn't a mapping")
     except (ValueError, TypeError, OSError) as error:
         raise ConfigurationError(
-            f"{state} doesn't have the tables that values of a topic have: {type(error).__name__}.",
+            f"the cached tables of tables_by in {state} can't be read: {type(error).__name__}.",
             "Delete that file, and run `kafka-lake topics refresh`. Until then, these tables aren't assets.",
         ) from error
     return found

@@ -144,7 +144,7 @@ class KafkaTopic(AssetDocument, Topic):
         """
         if self.pattern is not None and folder is not None and not (topics := topics or self.every_topic):
             raise ConfigurationError(
-                f"Table {self.full_table}: topics: no topic is known that {self.display_name!r} matches.",
+                f"Table {self.full_table}: topics: no cached topic matches {self.display_name!r}.",
                 "Run `kafka-lake topics refresh`.",
             )
         spec = super().topic_table(folder, defaults, topics)
@@ -226,7 +226,7 @@ def partitions_without_key(spec: TopicTable) -> str:
         return ""
     return (
         f"partition_by has {', '.join(dict.fromkeys(others))}, and the key is {', '.join(spec.key)}. A change may move "
-        "a row to another partition, and a delete tells the key alone. So each commit looks for its keys in all "
-        "partitions, and its cost grows with the table. Partition by columns of the key, such as "
-        f"bucket(16, {spec.key[0]}), if changes are of keys from anywhere."
+        "a row to another partition, and a delete has only the key. So each commit searches all partitions for its "
+        "keys, and its cost grows with the table. Partition by columns of the key, such as "
+        f"bucket(16, {spec.key[0]}), if random keys change."
     )

@@ -146,7 +146,8 @@ class KafkaTopics(dg.StateBackedComponent, AssetDocument):
         """
         if self.defs_state.management_type is not DefsStateManagementType.LOCAL_FILESYSTEM:
             raise ConfigurationError(
-                f"{self.shown}: defs_state is {self.defs_state.management_type.value}, which Dagster's instance keeps.",
+                f"{self.shown}: defs_state is {self.defs_state.management_type.value}, so the topic names are in "
+                "Dagster's instance.",
                 "Run `dg utils refresh-defs-state` with that instance.",
             )
         asyncio.run(self.refresh_state(self._context.project_root))

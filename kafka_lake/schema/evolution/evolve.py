@@ -57,7 +57,7 @@ class Renames:
                 name = once[name]
             if name in seen:
                 raise ConfigurationError(
-                    f"renames: {' → '.join([*seen, name])} leads back to its start.",
+                    f"renames: {' → '.join([*seen, name])} is a cycle.",
                     "Correct renames in the topic's YAML.",
                 )
             final[old] = name

@@ -57,7 +57,7 @@ def collect_missing_values(spec: TopicTable, missing: DataFrame) -> tuple[Missin
         partition, offset, columns = rows[0]
         raise ChangeRefusedError(
             f"Topic {spec.topic}: the change in partition {partition} at offset {offset} and more than {_MOST:,} "
-            f"others don't have {columns}, which the source left unchanged, and there is no row of their keys.",
+            f"others lack {columns}, which the source left unchanged, and the table has no row of their keys.",
             "main is unchanged. Read the topic from its start, or take a new snapshot of the source.",
         )
     return tuple(MissingValue(*row) for row in rows)

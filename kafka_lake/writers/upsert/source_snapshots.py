@@ -192,8 +192,8 @@ def _truncate(spec: TopicTable, events: DataFrame, keys: Keys, position: Positio
     newest, partitions = newest_truncate(events, keys), len(position.offsets)
     if not keys.has_order and partitions > 1:
         raise ChangeRefusedError(
-            f"Topic {spec.topic}: the record in partition {newest.partition} at offset {newest.offset} empties the "
-            f"table, and offsets of the topic's {partitions} partitions can't be compared with it.",
+            f"Topic {spec.topic}: the record in partition {newest.partition} at offset {newest.offset} truncates the "
+            f"table, and its order among the records of {partitions} partitions is unknown.",
             "main is unchanged. Let the source write to one partition, or set on_truncate: ignore and delete the rows "
             "with SQL.",
         )

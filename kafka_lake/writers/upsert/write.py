@@ -162,7 +162,8 @@ def _check_operations(batch: ChangeBatch, events: DataFrame, counts: Row) -> Non
             first = F.min(F.struct(place["partition"], place["offset"]))
             partition, offset = events.filter(F.col(OPERATION) == operation).agg(first).collect()[0][0]
             raise ChangeRefusedError(
-                f"Topic {spec.topic}: {count} records {'delete rows' if operation == DELETE else 'empty the table'}, "
+                f"Topic {spec.topic}: {count} records "
+                f"{'delete rows' if operation == DELETE else 'truncate the table'}, "
                 f"the first in partition {partition} at offset {offset}, and the settings refuse this.",
                 f"main is unchanged. To go on, set {settings}.",
             )

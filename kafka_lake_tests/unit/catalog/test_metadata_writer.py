@@ -56,7 +56,7 @@ def test_no_commit_before_the_one_before_it(act, catalog):
     }
     with pytest.raises(CatalogError, match=r"is (99|100) s in the future by this machine's clock") as caught:
         acts[act]()
-    assert is_transient(caught.value), "it works once the time has come"
+    assert is_transient(caught.value), "it works after that time"
     assert written(catalog.table(NAME)) == before
 
 

@@ -83,7 +83,7 @@ def test_tables_without_conditions_have_all_records() -> None:
     [
         ("{name: a.b.c}", "table: name: 'a.b.c' can't be the name of a table. Write namespace.table"),
         ("{name: a/b}", "table: name: 'a/b' can't be the name of a table"),
-        (f"{{name: {'x' * 256}}}", "table: name: a name of 256 bytes is too long. 255 is the most"),
+        (f"{{name: {'x' * 256}}}", "table: name: a name of 256 bytes is too long. The maximum is 255"),
         ("{where: {field: a, equals: b}}", "table: where: is for tables:, as in tables: [{name: …, where: …}]"),
         ("{partition_by: [week(at)]}", "table: partition_by: 'week(at)' is not an Iceberg transform"),
         ("{sort_by: [lower(at)]}", "table: sort_by: 'lower(at)'"),

@@ -62,7 +62,7 @@ def test_continuous_runs_have_defaults_for_all(written: str, settings: Continuou
         ("topic: a\nread: {max_bytes_per_commit: 0}", "read: max_bytes_per_commit: Input should be greater"),
         ("topic: a\nread: {continuous: {trigger: 2}}", "read: continuous: trigger: YAML reads this value as the numbe"),
         ("topic: a\nread: {continuous: {trigger: two seconds}}", "trigger: 'two seconds' is not a duration"),
-        ("topic: a\nread: {continuous: {trigger: 0s}}", "trigger: must be more than nothing"),
+        ("topic: a\nread: {continuous: {trigger: 0s}}", "trigger: must be greater than 0"),
         ("topic: a\nread: {continuous: {trigger: 1m, for: 10s}}", "for: 10 s is shorter than the trigger"),
         ("topic: a\nread: {continuous: {every: 2s}}", "read: continuous: every: there is no such setting"),
         ("topics: shop.*\ntable: a", "topics: must be a list of names, or a pattern, as in {pattern: 'shop.*'}"),

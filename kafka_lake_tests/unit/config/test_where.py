@@ -61,7 +61,7 @@ def test_what_cannot_be_is_refused(where: str, line: str) -> None:
     [
         ("{field: a, equals: b}", "string", "tables: where: field: is for JSON, and format is string. Use header: or"),
         ("{schema: a}", "json", "tables: a schema's name is for formats avro, protobuf, json_schema, confluent, and f"),
-        ("{schema: a}", "{type: avro, schema: a.avsc}", "a schema's name is by a registry's schema ids, and format: s"),
+        ("{schema: a}", "{type: avro, schema: a.avsc}", "schema names come from a registry, and format: schema: is"),
     ],
 )
 def test_a_condition_on_what_a_format_lacks_is_refused(where: str, format_: str, line: str) -> None:

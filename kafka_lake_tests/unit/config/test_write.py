@@ -73,7 +73,7 @@ def test_what_cannot_be_is_refused(text: str, line: str) -> None:
             "on_snapshot: max_deletes: 'some' isn't a limit",
         ),
         ("{mode: upsert, on_snapshot: {mode: merge, max_deletes: 3}}", "max_deletes: there is no such setting"),
-        ("append", "format: envelope: has no effect: rows of write: append are the records as they are"),
+        ("append", "format: envelope: has no effect: write: append doesn't decode envelopes"),
         ("{mode: upsert, ignore_null_updates: true}", "write: ignore_null_updates: in envelope debezium, a null is"),
         ("{mode: upsert, on_truncate: apply, deletes: soft}", "table: write: on_truncate: apply removes rows"),
         (

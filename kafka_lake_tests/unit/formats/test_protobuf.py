@@ -550,12 +550,12 @@ def test_field_names_that_mean_something_to_python() -> None:
     [
         exhaustive(
             "".join(f"message M{n} {{ {' '.join(f'M{m} m{m} = {m + 1};' for m in range(9))} }}\n" for n in range(9)),
-            r"it has more than 20,000 messages within messages, as m",
+            r"it has more than 20,000 nested messages, such as m",
         ),
         ("message M {}", "message shop.M has no fields"),
         (
             "message M { In in = 1; message In { google.protobuf.Timestamp at = 1; int32 at__nanos = 2; } }",
-            "in.at__nanos is a field, and also the column for the nanoseconds of the timestamp beside it",
+            "in.at__nanos is both a field and the column for a timestamp's nanoseconds",
         ),
         ("message M { int32 a = 1 }", 'protoc reports schema.proto:13:25: Expected ";"'),
         ("message M { Missing a = 1; }", 'protoc reports schema.proto:13:13: "Missing" is not defined'),

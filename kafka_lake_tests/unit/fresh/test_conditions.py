@@ -49,7 +49,7 @@ def test_table_without_condition_takes_what_no_other_table_takes() -> None:
     [
         (TopicTable("t", routes=(Route(When(schema=("a",)), OTHER),)), OTHER, "by the schema's name"),
         (TopicTable("t", routes=(Route(When(sql="length(key) > 1"), OTHER),)), OTHER, "where: of table lake.other has"),
-        (TopicTable("t", route_by=RouteBy("field", "f", OTHER)), None, "whose value has no table yet"),
+        (TopicTable("t", route_by=RouteBy("field", "f", OTHER)), None, "whose value has no table"),
     ],
 )
 def test_condition_beyond_a_fresh_read_is_refused(topic: TopicTable, table: TopicTable | None, why: str) -> None:

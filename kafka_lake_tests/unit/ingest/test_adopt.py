@@ -122,7 +122,7 @@ def test_a_restarted_coordinator_notes_only_what_it_has_seen_so_all_of_the_histo
 
 
 def test_offsets_of_a_sink_that_cannot_be_read_are_an_error() -> None:
-    with pytest.raises(TableError, match=r"kafka.connect.offsets.c.connect-a holds no offsets"):
+    with pytest.raises(TableError, match=r"kafka.connect.offsets.c.connect-a has no offsets"):
         control_offsets(table({"kafka.connect.offsets.c.connect-a": "?"}), ["connect-a"])
 
 

@@ -185,7 +185,7 @@ def test_commit_that_loses_position_of_another_topic_is_refused() -> None:
     both = positions_to_json([PLAN.after, other])
     assert offset_continuity(PLAN, BEFORE, HELD, both, others={"drinks": other}).passed
     (problem,) = offset_continuity(PLAN, BEFORE, HELD, CARRIED, others={"drinks": other}).problems
-    assert problem == f"the staged snapshot carries position {CARRIED}, not {both}"
+    assert problem == f"the staged snapshot has position {CARRIED}, not {both}"
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_dead_letters_are_told_by_class():
             {"dead_letters": "fail"},
             3,
             (0, 0),
-            f"dead_letters is fail, and 3 records of 10 fit no row {FIRST}",
+            f"dead_letters is fail, and 3 of 10 records can't become rows {FIRST}",
         ),
         ({"dead_letters": "fail"}, 0, (3, 10), ""),
         ({"max_dead_letters": 3}, 3, (0, 0), ""),
@@ -370,7 +370,7 @@ def test_records_of_wrong_types_can_be_refused():
     staged = staged_with(BAD, WRONG, failed=3, schemas={"schema 7": 10}, ignored=(ADDED,))
     finding = schema_evolution([ADDED], strict, staged)
     assert finding.problems == (
-        "on_incompatible is fail, and 1 records fit no column, the first in partition 0 at offset 5",
+        "on_incompatible is fail, and 1 records don't fit their column, the first in partition 0 at offset 5",
     )
     assert finding.facts == {"a": "added: none → string", "records of schema 7": 10}
     assert [note.what for note in finding.changes] == ["added", "not added"]
@@ -456,7 +456,7 @@ def test_an_audit_compares_the_schema_of_the_staged_rows_with_the_heads(catalog)
         "records of order v2": 7,
     }
     assert evolution.problems == (
-        "on_incompatible is fail, and 2 records fit no column, the first in partition 1 at offset 3: "
+        "on_incompatible is fail, and 2 records don't fit their column, the first in partition 1 at offset 3: "
         "Column id (long) got text.",
     )
     assert {note.column for note in evolution.changes} == {"id", "note"}

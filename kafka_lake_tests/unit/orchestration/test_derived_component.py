@@ -74,7 +74,7 @@ def test_a_document_becomes_an_asset_below_its_upstream_tables() -> None:
         node = graph.get(dg.AssetKey(["lake", "revenue"]))
         assert (node.partitions_def, node.pools) == (None, {"table_lake_revenue"})
         assert {key.name for key in node.check_keys} == {"audit"}
-        assert "keyed" in (node.description or "")
+        assert "by key" in (node.description or "")
         sensor = repository.get_sensor_def("derived_tables")
         chosen: Any = sensor.asset_selection
         assert len(chosen.resolve(graph)) == 3
@@ -102,7 +102,7 @@ def test_a_key_of_columns_is_a_list_or_one_name() -> None:
     ("change", "said"),
     [
         ({"from": ["ordres"], "sql": HOURS.format("ordres")}, r"from: lake.ordres.*Is it"),
-        ({"from": ["users"], "sql": HOURS.format("users")}, r"lake.users is a keyed table.*replace"),
+        ({"from": ["users"], "sql": HOURS.format("users")}, r"lake.users is a table with write: upsert.*replace"),
         ({"from": ["orders__dead_letters"], "sql": HOURS.format("orders__dead_letters")}, r"isn't a log"),
         ({"table": "orders"}, r"already belongs to topic orders"),
         ({"table": "users"}, r"already belongs to topic users"),
@@ -190,7 +190,7 @@ def test_rules_are_checks_that_fail_a_run_by_default() -> None:
 def test_tables_that_are_made_from_each_other_are_refused() -> None:
     one = {**BIG, "table": "one", "from": ["two"], "sql": "SELECT * FROM two"}
     two = {**BIG, "table": "two", "from": ["one"], "sql": "SELECT * FROM one"}
-    assert "made from itself: lake." in refusal(with_derived(one, two))
+    assert "depend on themselves: lake." in refusal(with_derived(one, two))
 
 
 def test_two_documents_for_one_table_are_refused() -> None:

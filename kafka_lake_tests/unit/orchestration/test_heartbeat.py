@@ -109,7 +109,7 @@ def test_runs_of_processes_that_are_gone_are_ended(instance, process):
     assert status(instance, living) is dg.DagsterRunStatus.STARTED
     assert status(instance, dead) is dg.DagsterRunStatus.FAILURE
     messages = [entry.message for entry in instance.all_logs(dead.run_id)]
-    assert any("is gone. What it has committed stays." in message for message in messages), messages
+    assert any("is gone. Its commits stay." in message for message in messages), messages
 
 
 @dg.op

@@ -185,7 +185,7 @@ def test_a_damaged_state_is_told_by_its_file_and_can_be_made_anew(text: str, pro
         many.tables()
     said = str(explanation(refused.value, many._sandbox.defs_folder_path))
     assert "many/defs.yaml: " in said
-    assert f"{state} doesn't have the names of the cluster's topics" in said
+    assert f"the cached topic names in {state} can't be read" in said
     state.unlink()
     assert many.tables() == {}
     many.refreshed()

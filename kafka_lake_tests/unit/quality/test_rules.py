@@ -118,7 +118,7 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
         ("rules: [{unique: [a], on_failure: fail, fail_above: 5%}]", "fail_above: has no effect"),
         ("rules: [{unique: [a], fail_above: 0}]", "fail_above: 0 lets no row be broken"),
         ("rules: [{unique: [a], fail_above: some}]", "'some' isn't a limit"),
-        ("rules: [{unique: [a], on_failure: warn}]\n  write: upsert", "isn't there for write: upsert"),
+        ("rules: [{unique: [a], on_failure: warn}]\n  write: upsert", "isn't supported with write: upsert"),
         ("rules: [{unique: [a], within: soon}]", "within: 'soon' is not a duration"),
         ("rules: [{not_null: [a], within: 7d}]", "within: is for unique"),
         ("rules: [{foreign_key: {columns: [], table: lake.b}}]", "columns: is empty"),
@@ -171,7 +171,7 @@ def test_check_with_odd_parts_is_refused_as_a_setting(result: CheckResult, monke
     monkeypatch.setattr(
         checks, "_function", lambda _: lambda rows: [CheckResult("first", np.True_, np.int64(0)), result]
     )
-    with pytest.raises(ConfigurationError, match="number 2 of its results has other parts than name"):
+    with pytest.raises(ConfigurationError, match="number 2 of its results needs name"):
         run_check("my_checks:odd", None, samples=True, mask=())  # type: ignore[arg-type]
 
 

@@ -531,7 +531,7 @@ def test_no_new_column_takes_a_name_that_is_just_being_given_up():
         ({"a": "_pos"}, "isn't a valid column name"),
         ({"a": "b.c"}, "isn't a valid column name"),
         ({"a": ""}, "isn't a valid column name"),
-        ({"a": "b", "b": "a"}, "a → b → a leads back"),
+        ({"a": "b", "b": "a"}, "a → b → a is a cycle"),
         ({"a": "b", "where": "b"}, "that name is taken"),
     ],
 )

@@ -61,9 +61,9 @@ class Schema:
             return json_of(descriptor, path)
         self._parts += 1
         if self._parts > _MAX_PARTS:
-            raise UnsupportedTypeError(f"it has more than {_MAX_PARTS:,} messages within messages, as {path}")
+            raise UnsupportedTypeError(f"it has more than {_MAX_PARTS:,} nested messages, such as {path}")
         if len(above) == _MAX_DEPTH:
-            raise UnsupportedTypeError(f"{path} lies {_MAX_DEPTH} messages deep, where no parser goes")
+            raise UnsupportedTypeError(f"{path} is nested {_MAX_DEPTH} messages deep, more than parsers support")
         if not descriptor.fields:
             return presence()
         fields = [self._field(field, path, (*above, name)) for field in descriptor.fields]
@@ -108,9 +108,7 @@ def _check_names(names: Sequence[str], path: str) -> None:
     (twin, count), *_ = Counter(names).most_common(1)
     if count > 1:
         at = f"{path}.{twin}" if path else twin
-        raise UnsupportedTypeError(
-            f"{at} is a field, and also the column for the nanoseconds of the timestamp beside it"
-        )
+        raise UnsupportedTypeError(f"{at} is both a field and the column for a timestamp's nanoseconds")
 
 
 def arrow_type(files: bytes, name: str) -> pa.StructType:
