@@ -182,7 +182,7 @@ class StagingBranch:
             # Refused, or unknown: the table shows which. Another attempt asserts the same.
             if not self._is_published(staged):
                 raise
-            log.warning("The catalog's answer was lost, but snapshot %s is published.", staged)
+            log.warning("The catalog's response was lost, but snapshot %s is published.", staged)
 
     def _move_main(self, staged: int, properties: Properties) -> None:
         staged_table, self.staged = self.staged, None

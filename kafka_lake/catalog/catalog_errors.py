@@ -101,11 +101,11 @@ def explained(
     if isinstance(error, _NO_ANSWER):
         return CatalogError(
             f"{where} didn't answer: {_line(error, properties)}.",
-            f"Check that it runs. If it is elsewhere, {_lower(change)}.",
+            f"Check that it runs. If it has another address, {_lower(change)}.",
         )
     if kind == "rest" and isinstance(error, _NO_CATALOG):
         return CatalogRefusedError(
-            f"{where} sent an answer that isn't from a catalog: {_line(error, properties)}.",
+            f"{where} sent a response that isn't from a catalog: {_line(error, properties)}.",
             f"{change}: the address with its whole path, without /v1.",
         )
     return None

@@ -229,7 +229,7 @@ def _logged(entry: _Entry, before: Position | None, changes: tuple[Change, ...],
     try:
         losses = tuple(losses_from_json(entry.summary.get(LOSSES, "[]")))
     except ValueError:
-        losses, notes = (), [*notes, "The offsets that it gave up as lost can't be read."]
+        losses, notes = (), [*notes, "Its lost offsets can't be read."]
     offsets, note = ((), "") if commit else _offsets(entry, before)
     return LoggedCommit(
         snapshot_id=entry.snapshot.snapshot_id,

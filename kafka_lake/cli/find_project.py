@@ -23,7 +23,7 @@ from kafka_lake.errors import ConfigurationError, NoProjectError
 MODULE, FILE, WORKSPACE = "DAGSTER_MODULE_NAME", "DAGSTER_PYTHON_FILE", variables.WORKSPACE.name
 """Environment variables that name a project. Dagster has the first two."""
 _WORKSPACES = ("workspace.yaml", "workspace.yml")
-_NONE_HERE = "`kafka-lake init` makes a project. Another one is named by -m MODULE, -f FILE or -w WORKSPACE."
+_NONE_HERE = "`kafka-lake init` creates a project. Name an existing one with -m MODULE, -f FILE or -w WORKSPACE."
 
 
 @dataclass(frozen=True)

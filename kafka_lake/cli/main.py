@@ -112,13 +112,19 @@ def _prepare(
     ] = False,
     module: Annotated[
         str | None,
-        typer.Option("--module-name", "-m", envvar="DAGSTER_MODULE_NAME", help="Module of the definitions."),
+        typer.Option(
+            "--module-name", "-m", envvar="DAGSTER_MODULE_NAME", help="Python module with the Dagster definitions."
+        ),
     ] = None,
     file: Annotated[
-        str | None, typer.Option("--python-file", "-f", envvar="DAGSTER_PYTHON_FILE", help="File of the definitions.")
+        str | None,
+        typer.Option(
+            "--python-file", "-f", envvar="DAGSTER_PYTHON_FILE", help="Python file with the Dagster definitions."
+        ),
     ] = None,
     workspace: Annotated[
-        str | None, typer.Option("--workspace", "-w", envvar=environment.WORKSPACE.name, help="A workspace.yaml.")
+        str | None,
+        typer.Option("--workspace", "-w", envvar=environment.WORKSPACE.name, help="Dagster's workspace.yaml."),
     ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", envvar=environment.VERBOSE.name, help="Show the logs of libraries and servers.")

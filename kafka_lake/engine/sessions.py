@@ -192,7 +192,7 @@ def _unavailable(remote: str, error: Exception) -> Exception:
     if getattr(code, "name", "") == "UNAUTHENTICATED":
         return ConfigurationError(
             f"Spark Connect at {address_of(remote)} requires a token, and this one is wrong.",
-            "Beside `kafka-lake up`, unset SPARK_REMOTE: its server is then found automatically. Otherwise set "
+            "With `kafka-lake up`, unset SPARK_REMOTE: commands then find its server. Otherwise set "
             "SPARK_REMOTE=sc://localhost:PORT/;token=TOKEN; the token is in the file `token` of the server's folder.",
         )
     return _gone(remote) if getattr(code, "name", "") == "UNAVAILABLE" else error

@@ -15,9 +15,9 @@ Kind = Literal[
 ]
 _MEANINGS: dict[Kind, str] = {
     "missing": "records are neither rows nor dead letters",
-    "doubled": "records are there more than once",
+    "doubled": "records occur more than once",
     "dead_letter_missing": "records can't be decoded and aren't dead letters",
-    "foreign_row": "rows or dead letters are of offsets without a record for this table",
+    "foreign_row": "rows or dead letters have offsets without a record for this table",
     "value_differs": "rows or dead letters have other values than their records",
     "key_differs": "rows or dead letters have other keys than their records",
     "not_newest": "keys don't have the row of their newest change",

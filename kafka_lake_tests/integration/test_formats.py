@@ -169,7 +169,7 @@ def test_undecodable_avro_is_a_dead_letter_with_reason(
     messages = [message for _, message in letters(see)]
     assert messages[0] == "The value begins with 0x01616263."
     assert messages[2] == "The registry has no schema id 4000000."
-    assert messages[3].startswith(f"The bytes don't decode by schema id {known}.")
+    assert messages[3].startswith(f"The bytes don't decode with schema id {known}.")
     assert messages[4] == f"Schema id {other} is JSON, the topic's format is avro."
     assert "is an array whose elements take no bytes" in messages[5]
     reported = "Written in AWS Glue Schema Registry's format, schema version 0a1b2c3d-0000-4000-8000-00000000000f. "
@@ -376,7 +376,7 @@ def test_a_schema_file_serves_as_well_as_a_registry(
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert rows_by_id(see) == {1: {"id": 1, "price": Decimal("12.34"), "day": date(2026, 2, 3)}}
-    assert letters(see) == [("malformed", "The bytes don't decode by the schema file.")]
+    assert letters(see) == [("malformed", "The bytes don't decode with the schema file.")]
     # What another engine reads is the same.
     paths = [task.file.file_path.removeprefix("file://") for task in see.table.scan().plan_files()]
     assert duckdb.sql(f"select id, price, day from read_parquet({paths})").fetchall() == [

@@ -162,11 +162,11 @@ def _notes(topic: Discovered) -> list[str]:
         )
     if columns := text_timestamps(topic.value):
         names = escape(printable(", ".join(columns)))
-        notes.append(f"text that is a timestamp: {names}; infer_timestamps makes it one")
+        notes.append(f"timestamps as text: {names}; infer_timestamps makes timestamp columns of them")
     if topic.tombstones:
         notes.append(f"{topic.tombstones:,} of {topic.sampled:,} sampled records are tombstones")
     if topic.cleanup_policy and "compact" in topic.cleanup_policy:
-        notes.append("compacted: Kafka keeps the newest record of each key, the table all that it reads")
+        notes.append("compacted: Kafka keeps the newest record of each key, the table every record")
     return notes
 
 
@@ -190,9 +190,9 @@ def written_lines(written: Sequence[Document]) -> list[str]:
         f"{_relative(document.path)}: topic {document.topic} becomes table {document.table}" for document in written
     ]
     commands = {
-        f"kafka-lake schema {written[0].topic}": "shows the columns that the first run would make",
+        f"kafka-lake schema {written[0].topic}": "shows the columns that the first run would create",
         "dg check defs": "checks the documents",
-        "kafka-lake reload": "has the Dagster of `kafka-lake up` load them; its sensor starts the first run",
+        "kafka-lake reload": "loads them into the Dagster of `kafka-lake up`; its sensor starts the first run",
     }
     width = max(map(len, commands))
     return [*lines, "Edit them if you like; then", *(f"  {c:{width}}  {text}" for c, text in commands.items())]

@@ -221,9 +221,9 @@ def _stale_commits(catalog: LakeCatalog) -> str:
             try:
                 table = cleanup.enter_context(probe_table(catalog))
             except (RESTError, OSError) as error:
-                return f"not tried whether it refuses stale commits: it has no table ({headline(error)})"
+                return f"refusal of stale commits not tested: it has no table ({headline(error)})"
         check_commit_requirements(catalog, table)
-        return f"refuses stale commits (tried on {'.'.join(table.name())})"
+        return f"refuses stale commits (tested on {'.'.join(table.name())})"
 
 
 def check_warehouse(resource: Catalog) -> str:

@@ -147,7 +147,7 @@ def commit_table(history: History) -> Shown:
 
 def last_lines(history: History) -> list[str]:
     """Return the lines below the table: recorded losses, and whether there are older commits."""
-    lines = [f"Of a commit whose snapshot has expired: {loss}" for loss in history.losses]
+    lines = [f"From a commit whose snapshot has expired: {loss}" for loss in history.losses]
     if history.older:
         lines.append(f"{history.older:,} older commits are known: --limit shows more.")
     if history.expired:

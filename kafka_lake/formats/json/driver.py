@@ -132,7 +132,7 @@ def _left_out(observed: Observed) -> dict[str, str]:
         path: f"{count} numbers have more digits than the column's type holds; they were rounded to the nearest one"
         for path, count in observed.rounded.items()
     }
-    texts |= dict.fromkeys(observed.empty, "has no column yet: it was empty, [] or {}, wherever it was")
+    texts |= dict.fromkeys(observed.empty, "has no column yet: all its values were null, [] or {}")
     if observed.more:
         texts["…"] = f"{observed.more} more fields without a column, counted once in each batch of records"
     return texts

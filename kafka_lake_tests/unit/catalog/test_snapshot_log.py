@@ -183,7 +183,7 @@ def test_what_has_expired_is_told_of(catalog: LakeCatalog, table: Table, commit:
     rest = history_of(catalog, ("pizza", "orders"), 10)
     assert (len(rest.commits), rest.older, rest.expired) == (5, 0, True)
     assert last_lines(rest) == [
-        "Of a commit whose snapshot has expired: partition 1 skipped offsets 0 to 6 by a reset",
+        "From a commit whose snapshot has expired: partition 1 skipped offsets 0 to 6 by a reset",
         "Older snapshots have expired, so their commits are unknown.",
     ]
     assert rest.commits[-1].offsets == (Consumed(0, None, 2),)

@@ -419,7 +419,7 @@ def test_times_are_proposed_only_where_text_is_one_in_every_record() -> None:
     for texts, proposed in ((["2026-01-02T03:04:05Z", "2026-01-03 00:00:00Z"], True), (["2026-01-02", "soon"], False)):
         found = Discovered("t", value=guess([json.dumps({"at": text}).encode() for text in texts], "value", ALONE))
         assert loads(document(found)).topic_table().infer_timestamps is proposed
-        assert ("text that is a timestamp: at; infer_timestamps" in shown(found)) is proposed
+        assert ("timestamps as text: at; infer_timestamps" in shown(found)) is proposed
     columns = (Column("at", "string", "timestamp"),)
     plain = loads(document(Discovered("t", value=Guess("json_schema", "so", columns))))
     assert not plain.topic_table().infer_timestamps

@@ -203,7 +203,7 @@ def test_nulls_are_told_from_malformed_bytes() -> None:
     done = decoder.decode(pa.array([b"\x00", b"\x02", None, b"\x02\x02a"]))
     assert done.rows.to_pylist() == [{"value": None}, None, None, None]
     assert done.error_class.to_pylist() == [None, "malformed", None, "too_large"]
-    assert done.error_message.to_pylist()[1] == "The bytes don't decode by schema id 7."
+    assert done.error_message.to_pylist()[1] == "The bytes don't decode with schema id 7."
 
 
 def test_types_of_references_and_their_namespaces() -> None:

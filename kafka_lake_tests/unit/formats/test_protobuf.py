@@ -876,8 +876,8 @@ def test_what_becomes_of_the_values_of_a_batch() -> None:
     assert list(zip(made.error_class.to_pylist(), made.error_message.to_pylist(), strict=True)) == [
         (None, None),
         (None, None),
-        ("malformed", "The bytes don't decode by schema id 7. Field at is not a time of the years 1 to 9999."),
-        ("malformed", "The bytes don't decode by schema id 7. The bytes do not parse as shop.M."),
+        ("malformed", "The bytes don't decode with schema id 7. Field at is not a time of the years 1 to 9999."),
+        ("malformed", "The bytes don't decode with schema id 7. The bytes do not parse as shop.M."),
         ("too_large", "The value has 17 bytes, the limit is 15."),
         ("null_in_required_column", "Required, but null or missing: at."),
     ]

@@ -82,7 +82,7 @@ def test_what_can_not_be_decoded_says_why_in_its_place() -> None:
         ("no_schema_id", "The value begins with 0x."),
         ("no_schema_id", "The value begins with 0x00000000."),
         (None, None),
-        ("malformed", "The bytes don't decode by schema id 7."),
+        ("malformed", "The bytes don't decode with schema id 7."),
         (None, None),
         ("unknown_schema", "The registry has no schema id 8."),
         ("unknown_schema", "The registry has no schema id 9."),

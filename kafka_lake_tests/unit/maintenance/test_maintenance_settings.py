@@ -77,7 +77,7 @@ def test_a_cluster_without_a_name_is_that_of_all_topics() -> None:
         ("expire_after: soon", "", "'soon' is not a duration"),
         ("row_retention: 0d", "", "0d would delete every row"),
         ("row_retention: 90", "", "YAML reads this value as the number 90"),
-        ("verify: {schedule: nightly}", "", "'nightly' isn't a cron schedule. Write for example 0 3 * * *"),
+        ("verify: {schedule: nightly}", "", "month, weekday: 0 3 * * *"),
     ],
 )
 def test_what_cannot_be_is_said_with_the_topic_or_the_document(cluster: str, topic: str, said: str) -> None:

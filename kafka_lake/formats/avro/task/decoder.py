@@ -40,7 +40,7 @@ class AvroDecoder(ValueDecoder):
         places = small_enough(values, self._max_bytes, errors)
         rows, good = read(self._reader, values if len(places) == len(values) else values.take(pa.array(places)))
         if not good.all():
-            message = f"The bytes don't decode by {self._fit.label}."
+            message = f"The bytes don't decode with {self._fit.label}."
             errors |= dict.fromkeys(places[~good].tolist(), (MALFORMED, message))
             rows, places = rows.filter(pa.array(good)), places[good]
         return self._fit.decoded(rows, places, errors, count=len(values), seen=NOTHING)

@@ -54,7 +54,7 @@ class ProtobufDecoder(ValueDecoder):
         payloads = values if len(places) == len(values) else values.take(pa.array(places))
         messages, at, failed = self._reader.read(payloads)
         for number, error in failed.items():
-            message = f"The bytes don't decode by {self._fit.label}. {error}"
+            message = f"The bytes don't decode with {self._fit.label}. {error}"
             errors[int(places[number])] = MALFORMED, message[:MESSAGE]
         return self._fit.decoded(messages, places[at], errors, count=len(values), seen=NOTHING)
 
