@@ -602,7 +602,7 @@ def test_nesting_has_an_end() -> None:
         return f'syntax = "proto3"; {outer} message M{depth - 1} {{ int32 x = 1; }}'
 
     assert columns(message(nested(100))).count("struct") == 99
-    with pytest.raises(SchemaNotSupportedError, match="lies 100 messages deep"):
+    with pytest.raises(SchemaNotSupportedError, match="is nested 100 messages deep"):
         message(nested(101))
 
 

@@ -47,7 +47,7 @@ def test_table_without_condition_takes_what_no_other_table_takes() -> None:
 @pytest.mark.parametrize(
     ("topic", "table", "why"),
     [
-        (TopicTable("t", routes=(Route(When(schema=("a",)), OTHER),)), OTHER, "by the schema's name"),
+        (TopicTable("t", routes=(Route(When(schema=("a",)), OTHER),)), OTHER, "uses schema:"),
         (TopicTable("t", routes=(Route(When(sql="length(key) > 1"), OTHER),)), OTHER, "where: of table lake.other has"),
         (TopicTable("t", route_by=RouteBy("field", "f", OTHER)), None, "whose value has no table"),
     ],

@@ -192,8 +192,8 @@ def test_commit_that_loses_position_of_another_topic_is_refused() -> None:
     ("wrong", "problem"),
     [
         ({"before": Position(ME, {0: 4, 1: 2})}, "partition 0 starts at 5, the table's position is 4"),
-        ({"carried": ""}, "carries position (none)"),
-        ({"carried": BEFORE.to_json()}, "carries position " + BEFORE.to_json()),
+        ({"carried": ""}, "has position (none)"),
+        ({"carried": BEFORE.to_json()}, "has position " + BEFORE.to_json()),
         ({"held": [PartitionRows(0, 4, 4, 7, 4)]}, "partition 0 has offsets 4 to 7, planned were 5 to 8"),
         ({"held": [PartitionRows(0, 4, 6, 9, 4)]}, "partition 0 has offsets 6 to 9, planned were 5 to 8"),
         ({"held": [PartitionRows(1, 2, 2, 2, 1)]}, "partition 1 has 2 rows but 1 distinct offsets"),
