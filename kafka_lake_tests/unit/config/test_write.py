@@ -98,7 +98,10 @@ def test_what_goes_with_no_envelope_is_refused(text: str, line: str) -> None:
             "write: order_by: at (string) is neither a time nor",
         ),
         ("write: {mode: history, order_by: at}, columns: 'at varchar(9)'", "order_by: at (varchar(9)) is neither"),
-        ("write: {mode: upsert, deletes: soft}, columns: _is_deleted int", "columns: _is_deleted is a column that kafka_lake adds"),
+        (
+            "write: {mode: upsert, deletes: soft}, columns: _is_deleted int",
+            "columns: _is_deleted is a column that kafka_lake adds",
+        ),
         (
             "write: history, columns: 'id int, valid_to int'",
             "table: columns: valid_to is a column that kafka_lake adds",
