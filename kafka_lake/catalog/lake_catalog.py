@@ -38,7 +38,7 @@ from kafka_lake.catalog.catalog_properties import (
 )
 from kafka_lake.catalog.pyiceberg_compat.hive import compare_on_commit, compares_on_commit
 from kafka_lake.catalog.pyiceberg_compat.loading import share_snapshots
-from kafka_lake.catalog.pyiceberg_compat.writing import take_over_writing
+from kafka_lake.catalog.pyiceberg_compat.writing import put_at_once, take_over_writing
 from kafka_lake.common.environment import catalog_variable
 from kafka_lake.common.files import ensure_home, home
 from kafka_lake.errors import CatalogRefusedError, ConfigurationError, KafkaLakeError
@@ -123,6 +123,7 @@ class LakeCatalog(CatalogSettings):
             load_catalog(self.name, **{**python_properties(self.properties), "type": self.type}), self.type
         )
         take_over_writing(catalog)
+        put_at_once(catalog)
         if self.type == "hive":
             compare_on_commit(catalog)
         return catalog

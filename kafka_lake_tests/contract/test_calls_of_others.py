@@ -25,7 +25,7 @@ NewTopic = Callable[..., Topic]
 Systems = Callable[[Mapping[str, str]], Callable[[], Connections]]
 
 _OWNER = Owner("counted", "counted-secret", "counted")
-_REQUESTS = {("rest", True): 13, ("rest", False): 11, ("sql", True): 35, ("sql", False): 34}
+_REQUESTS = {("rest", True): 9, ("rest", False): 13, ("sql", True): 22, ("sql", False): 28}
 """The most that a run of one commit may ask of the object store, by the catalog's type and whether Arrow writes."""
 
 _STATEMENT = re.compile(r"LOG:  (?:statement|execute [^:]*): ((?:.|\n\t)*)")
