@@ -64,9 +64,12 @@ def pending_reconciliation(table: TableState, dead_letters: TableState) -> Pendi
                 stale.append(snapshot.snapshot_id)
             continue
         reconciled = max(reconciled, _number(mark))
-        if mark.startswith(_ROLLED_BACK):
-            break
         has_older = any(number < _number(mark) for number in numbers.values())
+        if mark.startswith(_ROLLED_BACK):
+            if has_older and _number(mark) not in numbers.values():
+                # Main was rolled back once more, behind where it was then.
+                continue
+            break
         if not mark.startswith(_STALE) and mark not in snapshots_by_mark and has_older:
             # The history begins before the reconciled commit and lacks it: main was rolled back.
             rolled_back = f"{_ROLLED_BACK} {mark.rpartition('@')[0]}@{now}"

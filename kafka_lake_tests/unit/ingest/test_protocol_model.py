@@ -303,6 +303,21 @@ def test_letters_come_back_with_a_rollback_of_the_rows_that_they_became(more: bo
     assert not world.violations
 
 
+def test_letters_come_back_when_a_second_rollback_goes_further() -> None:
+    world = World()
+    world.do("produce", (0, ["bad-0"]))
+    world.run(NEXT)
+    world.do("mend", "bad-0")
+    for attempt in (Attempt("dead_letter_replay"), Attempt("dead_letter_replay")):
+        world.run(attempt)
+    for back in (1, 2):
+        world.do("roll back", back)
+        world.do(*GOOD)
+        world.run(NEXT)
+    world.finish()
+    assert not world.violations
+
+
 def test_letters_that_still_do_not_fit_keep_their_place_when_they_are_delivered() -> None:
     world = outcome(BAD, ("produce", (0, ["bad-1"])), NEXT, ("mend", "bad-0"), Attempt("dead_letter_replay"))
     assert not world.violations
