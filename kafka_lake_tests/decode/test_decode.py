@@ -264,13 +264,13 @@ def test_dead_letters_have_offset_and_time(records: Records) -> None:
 @pytest.mark.exhaustive
 def test_rows_have_the_id_of_their_topic(records: Records) -> None:
     decoded = decode_json(records([b'{"id": 1}']), columns("id bigint"))
-    rows = rows_of(decoded, spec(), topic_id="T1")
+    rows = transformed(decoded, spec(), "T1")
     assert rows.schema["_kafka"].dataType.names == [
         "topic", "topic_id", "partition", "offset", "timestamp", "timestamp_type", "key", "headers",
     ]  # fmt: skip
     assert [r._kafka.topic_id for r in rows.collect()] == ["T1"]
     for unknown in ("", None):
-        assert [r._kafka.topic_id for r in rows_of(decoded, spec(), unknown).collect()] == [None]
+        assert [r._kafka.topic_id for r in transformed(decoded, spec(), unknown).collect()] == [None]
 
 
 def test_dead_letters_become_the_records_they_were(records: Records) -> None:
@@ -286,7 +286,7 @@ def test_dead_letters_become_the_records_they_were(records: Records) -> None:
 
     # With columns that take them, and into another topic's hands: each still knows which topic it came from.
     again = decode_json(back, columns("id string"))
-    rows = rows_of(again, spec(), topic_id="T2").orderBy("_kafka.offset").collect()
+    rows = transformed(again, spec(), "T2").orderBy("_kafka.offset").collect()
     assert [(r.id, r._kafka.topic_id, r._kafka.offset, r._kafka.timestamp_type) for r in rows] == [
         (None, "T1", 0, "CreateTime"),
         ("x", "T1", 2, None),

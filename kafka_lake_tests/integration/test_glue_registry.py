@@ -125,7 +125,7 @@ def test_damaged_values_are_dead_letters_at_their_offsets(
         packed[:-1]: ("malformed", "The compressed content is damaged: it is cut off"),
         packed + b"x": ("malformed", "The compressed content is damaged"),
         packed[:18] + b"\xff" + packed[19:]: ("malformed", "The compressed content is damaged: Error -3"),
-        written(version, b"\x80"): ("malformed", f"The bytes don't decode by schema version {version}."),
+        written(version, b"\x80"): ("malformed", f"The bytes don't decode with schema version {version}."),
         written(version, b"a" * 5000, compressed=True): ("too_large", "more than 1000 bytes uncompressed"),
         b"\x00\x00\x00\x00\x07" + content: ("unknown_schema", "Schema 7 isn't a schema version of AWS Glue"),
     }

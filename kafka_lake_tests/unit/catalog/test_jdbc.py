@@ -64,11 +64,11 @@ def test_sqlite_is_the_same_file_wherever_spark_runs(monkeypatch, tmp_path):
     [
         ("postgresql+psycopg2:///lake?host=/var/run", "names no host"),
         ("postgresql+psycopg2://hush:hush@/lake", "names no host"),
-        ("mysql+pymysql://hush:hush@db/lake", "its database is mysql"),
-        ("sqlite://", "not a file"),
+        ("mysql+pymysql://hush:hush@db/lake", "it uses mysql"),
+        ("sqlite://", "isn't a file"),
         ("no address hush", "is not a URL"),
         ("postgresql://me:hush@h1:5432,h2:5432/lake", "is not a URL"),
-        ("sqlite:///file:/data/hush.db?uri=true", "not a file"),
+        ("sqlite:///file:/data/hush.db?uri=true", "isn't a file"),
     ],
 )
 def test_an_address_that_spark_can_not_be_told_is_refused_without_its_secrets(uri, said):

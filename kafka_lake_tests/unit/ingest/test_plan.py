@@ -351,7 +351,7 @@ def test_latest_stays_where_a_run_found_it_first():
         return job.plan(SimpleNamespace(now=now, validated=lambda *_: now), None)
 
     assert planned(Watermarks(ME, {0: 0}, {0: 5}, {0: 1})).after.offsets == {0: 5}
-    assert "begins at {0: 5}" in said[-1]
+    assert "it starts at {0: 5}" in said[-1]
     assert planned(Watermarks(ME, {0: 0}, {0: 9}, {0: 1})).ranges == (OffsetRange(0, 5, 9),)
     assert planned(Watermarks(ME, {0: 7}, {0: 9}, {0: 1})).ranges == (OffsetRange(0, 7, 9),), "retention was faster"
 

@@ -101,7 +101,7 @@ def test_a_table_is_read_for_a_topic(append: Callable[..., Any]) -> None:
     assert (begins.position, begins.others) == (None, {"a": a, "b": b})
     assert read_state(table, "c").position == a, "who isn't meant to share is to be refused"
     table.append(pa.table({"id": [1]}), snapshot_properties={POSITION: "{}"})
-    with pytest.raises(TableError, match="can't be read"):
+    with pytest.raises(TableError, match="has an invalid kafka-lake"):
         read_state(table.refresh())
 
 
@@ -311,7 +311,7 @@ def test_topic_begins_once_in_a_table_of_other_topics(catalog: LakeCatalog) -> N
     assert position("a") == at("b", 7)
     with table.manage_snapshots() as refs:
         refs.set_current_snapshot(snapshot_id=before)
-    with pytest.raises(TableError, match="no snapshot has the position of topic b any more, though one has"):
+    with pytest.raises(TableError, match="no snapshot has the position of topic b any more"):
         position("a", start="latest")
     assert position("a", start="earliest") is None
 
