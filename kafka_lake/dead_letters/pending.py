@@ -73,7 +73,10 @@ def pending_reconciliation(table: TableState, dead_letters: TableState) -> Pendi
         if not mark.startswith(_STALE) and mark not in snapshots_by_mark and has_older:
             # The history begins before the reconciled commit and lacks it: main was rolled back.
             rolled_back = f"{_ROLLED_BACK} {mark.rpartition('@')[0]}@{now}"
-            restore = int(summary[RECONCILED_FROM])
+            before = int(summary[RECONCILED_FROM])
+            # The oldest that hasn't expired.
+            if restore is None or dead_letters.table.metadata.snapshot_by_id(before) is not None:
+                restore = before
     open_marks = [mark for mark in snapshots_by_mark if _number(mark) > reconciled]
     commits = tuple(snapshots_by_mark[mark].snapshot_id for mark in open_marks)
     if rolled_back:
