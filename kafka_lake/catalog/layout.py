@@ -141,14 +141,16 @@ def check_layout(
     have, want, order = current.partitions(schema), wanted.partitions(schema), wanted.order(schema)
     changes = [f"DROP PARTITION FIELD {text}" for text in have if text not in want]
     changes += [f"ADD PARTITION FIELD {text}" for text in want if text not in have]
-    if order != current.order(schema):
-        by = f"DISTRIBUTED BY PARTITION LOCALLY ORDERED BY {', '.join(order)}"
-        changes.append(f"WRITE {by if order else 'UNORDERED'}")
+    if changes or order != current.order(schema):
+        # Each of them sets the distribution, too.
+        by = "DISTRIBUTED BY PARTITION" if want or order else "UNORDERED"
+        changes.append(f"WRITE {by} LOCALLY ORDERED BY {', '.join(order)}" if order else f"WRITE {by}")
     if changes and CREATED in table.properties:
         name = ".".join(table.name())
+        alter = f"ALTER TABLE {'.'.join(map(written_name, (table.catalog.name, *table.name())))}"
         raise ConfigurationError(
             f"Table {name} has another layout: partition_by: [{', '.join(have)}], "
             f"sort_by: [{', '.join(current.order(schema))}].",
             "main is unchanged. Correct partition_by: and sort_by:. Or give new files another layout, with Spark SQL: "
-            f"{'; '.join(f'ALTER TABLE {name} {change}' for change in changes)}.",
+            f"{'; '.join(f'{alter} {change}' for change in changes)}.",
         )

@@ -354,10 +354,8 @@ def test_sql_of_the_error_gives_a_table_another_layout(
     spec = topic.spec(declared, partition_by=("day(day)", "region"), sort_by=("id desc",))
     with pytest.raises(ConfigurationError, match="has another layout") as raised:
         ingest(spec, connections(), "run-2")
-    systems = connections()
-    spark, name = systems.spark(), ".".join(spec.identifier)
     for statement in raised.value.remedy.rpartition("SQL: ")[2].rstrip(".").split("; "):
-        spark.sql(statement.replace(f" {name} ", f" {systems.catalog.spark_name(spec.identifier)} "))
+        connections().spark().sql(statement)
     ingest(spec, connections(), "run-3")
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
