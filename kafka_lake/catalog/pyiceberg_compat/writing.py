@@ -47,7 +47,9 @@ def put_at_once(catalog: Catalog) -> None:
     @wraps(load)
     def loaded(*args: Any, **named: Any) -> Any:
         io = load(*args, **named)
-        if (by_scheme := getattr(io, "fs_by_scheme", None)) is not None:
+        by_scheme = getattr(io, "fs_by_scheme", None)
+        # PyArrow's copy of a file system loses this one.
+        if by_scheme is not None and "s3.retry-strategy-impl" not in io.properties:
             io.fs_by_scheme = lru_cache(lambda *place: _opened_late(by_scheme(*place)))
         return io
 
