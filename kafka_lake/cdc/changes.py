@@ -229,7 +229,10 @@ class Changes(Decoder):
     def _fields_of(self, key: bytes, headers: Any) -> tuple[str, ...]:
         if self.keys is None:
             return key_fields(key)
-        found = framed(key, headers, "key")
+        try:
+            found = framed(key, headers, "key")
+        except (ValueError, OverflowError):
+            return ()
         return self.keys.fields_of_schema().get(found[0], ()) if found else ()
 
 

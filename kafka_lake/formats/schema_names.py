@@ -10,7 +10,7 @@ from kafka_lake.errors import SchemaNotSupportedError, TableError, UnknownSchema
 from kafka_lake.formats.avro.task.schema import full_name
 from kafka_lake.formats.protobuf.schema import message_of
 from kafka_lake.formats.registered import ROOT_MESSAGE
-from kafka_lake.formats.task.framing import FRAMINGS, ID_HEADERS, Framing, SchemaId, message_indexes
+from kafka_lake.formats.task.framing import FRAMINGS, ID_HEADERS, Framing, IdHeader, SchemaId, message_indexes
 from kafka_lake.kafka.registry import WriterSchema
 
 _INDEX_BYTES = 5
@@ -30,11 +30,15 @@ def index_prefix(value: Column, skipped: int) -> Column:
 
 def framed_values() -> Column:
     """Return values with the ids before them that headers have."""
-    known = {header.name.format("value"): header.start for header in ID_HEADERS}
-    last = F.try_element_at(F.filter("headers", lambda header: header["key"].isin(*known)), F.lit(-1))
-    starts = [F.when(last["key"] == name, F.lit(start)) for name, start in known.items()]
-    value = F.coalesce(F.concat(F.coalesce(*starts), last["value"], F.col("value")), F.col("value"))
+    value = F.coalesce(*map(_with_id_of, reversed(ID_HEADERS)), F.col("value"))
     return F.when(F.size("headers") > 0, value).otherwise(F.col("value"))
+
+
+def _with_id_of(header: IdHeader) -> Column:
+    """Return values with the id of a header before them; null without the header."""
+    name = header.name.format("value")
+    last = F.try_element_at(F.filter("headers", lambda given: given["key"] == name), F.lit(-1))
+    return F.concat(F.lit(header.start), last["value"], F.col("value"))
 
 
 _MOST_IDS = 1_000

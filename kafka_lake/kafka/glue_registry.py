@@ -1,5 +1,6 @@
 """AWS Glue Schema Registry: what a schema version id stands for. Reads only."""
 
+import re
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -38,10 +39,11 @@ class GlueSchemaRegistry:
         self.url, self._timeout = properties["url"], timeout
         parts = urlsplit(self.url)
         self._region = parts.netloc
-        if not self._region or parts.path.strip("/") or len(properties) > 1:
+        if not re.fullmatch("[a-z0-9-]+", self._region) or parts.path.strip("/") or len(properties) > 1:
+            others = ", ".join(properties.keys() - {"url"}) or "none"
             raise ConfigurationError(
-                f"The schema registry's address is {self.url}, with {', '.join(properties.keys() - {'url'}) or 'none'} "
-                "of the properties of other registries.",
+                f"The schema registry's address is {SCHEME}://{self._region.rpartition('@')[2]}, with {others} of the "
+                "properties of other registries.",
                 "Write glue://REGION, and nothing else: AWS_PROFILE and the like have the keys.",
             )
         self._schemas: dict[str, WriterSchema] = {}
@@ -90,11 +92,10 @@ class GlueSchemaRegistry:
         return WriterSchema(kind, found["SchemaDefinition"], id=schema_id, version=found["VersionNumber"])
 
     def _asked(self, what: str, **arguments: str) -> dict[str, Any]:
-        client = self._client
         from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 
         try:
-            answer: dict[str, Any] = client.get_schema_version(**arguments)
+            answer: dict[str, Any] = self._client.get_schema_version(**arguments)
             return answer
         except ClientError as error:
             code = error.response["Error"]["Code"]
@@ -103,7 +104,7 @@ class GlueSchemaRegistry:
                     f"{what}: {self.url} has no such schema.",
                     "Check that the producer used this account and region.",
                 ) from None
-            if code in _PASSING_CODES:
+            if code in _PASSING_CODES or error.response["ResponseMetadata"].get("HTTPStatusCode", 0) >= 500:
                 raise RegistryError(f"{what}: {self.url} can't answer at the moment: {code}.", "Ask again.") from None
             raise RegistryRefusedError(
                 f"{what}: {self.url} refused this client: {code}.", "Allow it glue:GetSchemaVersion."

@@ -64,6 +64,8 @@ _OTHER_IDS = {
     "apicurio.registry.use-id: globalId or contentId.",
     "globalId": "Let KAFKA_LAKE_SCHEMA_REGISTRY_URL end with /apis/ccompat/v7, with a user or a token, not OAuth; or "
     "have the producer write apicurio.registry.use-id=contentId.",
+    "contentId": "It is of Apicurio Registry: let KAFKA_LAKE_SCHEMA_REGISTRY_URL end with /apis/ccompat/v7, or "
+    "have the producer remove the header if the value has an id, too.",
     "version": "It is of AWS Glue Schema Registry: set KAFKA_LAKE_SCHEMA_REGISTRY_URL=glue://REGION.",
 }
 
@@ -229,7 +231,8 @@ class SchemaRegistry:
         use_id = self._use_id or ("contentId" if kind != "8-byte id" else kind)
         ways = {"guid": self._by_guid, "contentId": self._by_number, "globalId": self._by_global_id}
         way = ways.get(use_id if kind in ("", "8-byte id") else kind)
-        if way is None:
+        # Kafka Streams forwards headers: those of Apicurio may stand beside values of another registry.
+        if way is None or (kind == "contentId" and "/apis/" not in self.url):
             raise SchemaNotSupportedError(f"{what} can't be found in the registry at {self.url}.", _OTHER_IDS[kind])
         return way
 
@@ -266,7 +269,7 @@ class SchemaRegistry:
                     headers={"Authorization": f"Bearer {token}"} if token else None,
                     timeout=settings["timeout"],
                     verify=settings.get("ssl.ca.location", True),
-                    cert=tuple(files) if files else None,
+                    cert=(tuple(files) if len(files) > 1 else files[0]) if files else None,
                 )
             except requests.RequestException as error:
                 unreachable = f"{self._where(what)} can't be reached: {self._without_secrets(error)}."

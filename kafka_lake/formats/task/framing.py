@@ -177,11 +177,13 @@ def bad_header(name: str, raw: bytes) -> str:
 
 def prefixed(value: bytes, headers: Iterable[tuple[str, bytes | None]] | None, part: str) -> bytes:
     """Return a value with the id before it that a header has; raises ValueError if the header is damaged."""
-    known = {header.name.format(part): header for header in ID_HEADERS}
-    for name, raw in reversed(list(headers or ())):
-        if name in known:
-            if (start := known[name].prefix(raw or b"")) is None:
-                raise ValueError(bad_header(name, raw or b""))
+    # Of several headers with one name, the last one counts.
+    raws = dict(headers or ())
+    for header in reversed(ID_HEADERS):
+        if (name := header.name.format(part)) in raws:
+            raw = raws[name] or b""
+            if (start := header.prefix(raw)) is None:
+                raise ValueError(bad_header(name, raw))
             return start + value
     return value
 

@@ -113,3 +113,15 @@ def test_a_damaged_header_is_shown_in_part() -> None:
     assert errors == {
         0: (NO_SCHEMA_ID, f"The header apicurio.value.globalId has no schema id: its value is 0x{shown}.")
     }
+
+
+def test_record_with_two_headers_of_ids_is_read_alike_everywhere() -> None:
+    content_id = ("apicurio.value.contentId", (9).to_bytes(8))
+    confluent = ("__value_schema_id", b"\x00" + (7).to_bytes(4))
+    for headers in ([content_id, confluent], [confluent, content_id]):
+        found = framed(b"content", headers)
+        values, errors = pa.array([b"content"], pa.binary()), {}
+        listed = pa.array([[{"key": key, "value": value} for key, value in headers]], HEADERS)
+        made, _ = with_header_ids(values, listed, "value", np.array([0]), plain=(), errors=errors)
+        assert framed(made[0].as_py()) == found
+        assert not errors
