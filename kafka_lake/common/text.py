@@ -36,7 +36,7 @@ _CRON = (
     (0, 7, "sun mon tue wed thu fri sat"),
 )
 """The least and the greatest number of each field of a cron expression, and names of numbers."""
-_CRON_WORDS = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
+_CRON_WORDS = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
 
 
 def is_cron(text: str) -> bool:
@@ -56,12 +56,12 @@ def is_cron(text: str) -> bool:
 
 def _is_cron_field(text: str, low: int, high: int, names: str) -> bool:
     numbers = {name: str(number) for number, name in enumerate(names.split(), low)}
-    for part in re.sub("[a-z]+", lambda word: numbers.get(word[0], word[0]), text).split(","):
+    for part in re.sub(r"\b[a-z]+\b", lambda word: numbers.get(word[0], word[0]), text).split(","):
         found = re.fullmatch(r"(?:\*|([0-9]+)(?:-([0-9]+))?)(?:/([0-9]+))?", part)
         if found is None:
             return False
         bounds, step = [int(number) for number in found.group(1, 2) if number], int(found[3] or 1)
-        if bounds != sorted(bounds) or not 1 <= step <= high or any(not low <= number <= high for number in bounds):
+        if step < 1 or any(not low <= number <= high for number in bounds):
             return False
     return True
 

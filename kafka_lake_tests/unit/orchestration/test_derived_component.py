@@ -140,6 +140,7 @@ def test_what_can_not_be_meant_is_refused_at_load(change: dict[str, Any], said: 
         ),
         *("* * * mon *", "* * * * jan", "*/0 * * * *", "*/5/2 * * * *", "1- * * * *", "-1 * * * *", "1,, * * * *"),
         *("0 0 30 feb *", "* * * *", "* * * * * *", "often", "0 25 * * *", "@daily", "@often"),
+        *("0 22-6 * * *", "0 8 * * fri-mon", "*/60 * * * *", "@midnight", "@annually", "* * * 1jan *"),
     ],
 )
 def test_cron_expression_is_accepted_if_dagster_accepts_it(cron: str) -> None:
