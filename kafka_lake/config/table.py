@@ -132,8 +132,8 @@ class Evolution(Settings):
 class _Limited(Settings):
     limit: Limit = Field(
         default=None,
-        description="Maximum number or share of dead letters in a commit. Beyond it, the run fails before it "
-        "publishes.",
+        description="Maximum number or share of dead letters in a run. With more, the run fails before it "
+        "publishes the next commit.",
         examples=["5%"],
     )
 
