@@ -318,14 +318,14 @@ def test_error_about_another_layout_has_sql_for_it(catalog):
         check_layout(table, ("ordered_at", "bucket(8, id)", "_kafka.partition"), ("id desc",))
     assert "[day(ordered_at), bucket(4, id), _kafka.partition], sort_by: [ordered_at desc, id]" in raised.value.message
     statements = raised.value.remedy.rpartition("SQL: ")[2].rstrip(".").split("; ")
-    assert [statement.removeprefix("ALTER TABLE pizza.orders ") for statement in statements] == [
+    assert [statement.removeprefix("ALTER TABLE lake.pizza.orders ") for statement in statements] == [
         "DROP PARTITION FIELD day(ordered_at)",
         "DROP PARTITION FIELD bucket(4, id)",
         "ADD PARTITION FIELD ordered_at",
         "ADD PARTITION FIELD bucket(8, id)",
         "WRITE DISTRIBUTED BY PARTITION LOCALLY ORDERED BY id desc",
     ]
-    with pytest.raises(ConfigurationError, match=r"ALTER TABLE pizza\.orders WRITE UNORDERED"):
+    with pytest.raises(ConfigurationError, match=r"ALTER TABLE lake\.pizza\.orders WRITE DISTRIBUTED BY PARTITION\."):
         check_layout(table, ("_kafka.partition", "bucket(4,ID)", "day( ordered_at )"), ())
 
 
