@@ -38,7 +38,8 @@ _SECRET = re.compile(r"password|secret|token$|user\.info")
 
 # https://docs.confluent.io/platform/current/schema-registry/develop/api.html#errors: subject, version, schema, and
 # the subject's own compatibility level. Any other 404 doesn't come from a registry.
-_NO_SUCH_THING = {40401, 40402, 40403, 40408}
+_NO_SCHEMA = 40403
+_NO_SUCH_THING = {40401, 40402, _NO_SCHEMA, 40408}
 _PASSING_STATUS = {408, 425, 429}
 _LARGEST_ID = 2**31 - 1
 # The other side went away in the middle.
@@ -275,10 +276,12 @@ class SchemaRegistry:
                 unreachable = f"{self._where(what)} can't be reached: {self._without_secrets(error)}."
                 raise RegistryError(unreachable, _UNREACHABLE) from None
             if not answer.ok:
-                raise SchemaRegistryError(answer.status_code, 0, answer.text)
+                # Of Apicurio's exceptions for what it doesn't have. Any other 404 doesn't come from a registry.
+                code = _NO_SCHEMA if "NotFoundException" in answer.text else 0
+                raise SchemaRegistryError(answer.status_code, code, answer.text)
             return Schema(answer.text, _kind_of(answer.headers.get("content-type", ""), answer.text))
 
-        return self._ask(what, ask, any_404=True)
+        return self._ask(what, ask)
 
     def _schema(
         self, what: str, schema: Any, schema_id: int | str, subject: str | None = None, version: int | None = None
