@@ -171,6 +171,7 @@ def test_references_come_with_a_global_id(registry: EmbeddedRegistry, register: 
     assert json.loads(found.text)["fields"][0]["type"].items() >= money.items()
 
 
+@pytest.mark.exhaustive
 def test_debezium_with_ids_in_headers(
     new_topic: NewTopic, connections: NewConnections, view: NewView, registry: EmbeddedRegistry
 ) -> None:

@@ -250,6 +250,7 @@ def test_each_answer_has_its_error(
     assert type(failed.value) is error
 
 
+@pytest.mark.exhaustive
 def test_a_registry_that_is_away_fails_the_run(
     new_topic: NewTopic, connections: NewConnections, registry: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
