@@ -60,7 +60,7 @@ def test_each_value_goes_by_the_name_of_its_schema(
         (framed(ids[0], b""), "orders"),
         (None, ""),
     ]
-    names = {"orders": ("shop.Order",), "shop": ("*.Refund",)}
+    names = {"orders": ("shop.Order",), "shop": ("*.Re*",)}
     if more:
         names |= {"views": ("Page view",), "b": ("app.B",), "c": ("*.C",)}
 
