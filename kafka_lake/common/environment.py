@@ -52,8 +52,7 @@ SCHEMA_REGISTRY_URL = Variable(
 REGISTRY = Variable(
     "KAFKA_LAKE_REGISTRY_",
     "Any property of confluent-kafka's `SchemaRegistryClient`, in upper case with `_` for each dot. A named cluster "
-    "uses "
-    "`KAFKA_LAKE_REGISTRY__<NAME>__…`.",
+    "uses `KAFKA_LAKE_REGISTRY__<NAME>__…`.",
     example="KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO=user:password",
 )
 CATALOG = Variable("KAFKA_LAKE_CATALOG", "Name of the Iceberg catalog in Spark and PyIceberg.", "lake")

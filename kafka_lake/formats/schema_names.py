@@ -84,8 +84,7 @@ def names_in(records: DataFrame, topic: str, fetch: Callable[[SchemaId], WriterS
             f"Topic {topic}: where: schema: the values of one commit begin with more than {_MOST_IDS} "
             "different schema ids.",
             "They probably weren't written by a registry's serializer. Nothing was read into a table. Use header: "
-            "or sql: in "
-            "where:.",
+            "or sql: in where:.",
         )
     schemas = dict(_fetched(starts, fetch))
     names = {start: schema_name(schema) for start, schema in schemas.items() if schema.kind != "PROTOBUF"}
