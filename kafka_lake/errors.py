@@ -51,13 +51,13 @@ class KafkaLakeError(Exception):
     """
 
     retry_helps: ClassVar[bool] = False
-    """Whether the same request may succeed later although nobody has changed anything."""
+    """Whether the same request may succeed later without any change."""
 
     what_to_do: ClassVar[str] = (
         "Follow the last sentence of the message. `kafka-lake doctor` checks every system that a run needs. "
         "`kafka-lake --verbose …` shows the trace."
     )
-    """What a person does about any error of the class; the message of an error is more specific."""
+    """The remedy for any error of the class; the message of an error is more specific."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(f"{message} {remedy}".strip())
@@ -97,7 +97,7 @@ class KafkaError(KafkaLakeError):
     retry_helps: ClassVar[bool] = True
     what_to_do: ClassVar[str] = (
         "Check that the brokers run, and that this machine and the Spark workers reach their `advertised.listeners`. "
-        "`KAFKA_LAKE_BOOTSTRAP_SERVERS` sets the first address. The sensor starts another run."
+        "`KAFKA_LAKE_BOOTSTRAP_SERVERS` sets the first addresses. The sensor starts another run."
     )
 
 
@@ -111,7 +111,7 @@ class UnknownTopicError(KafkaError):
 
 
 class AuthenticationError(KafkaError):
-    """The brokers refused the client's credentials, or the client the brokers' certificate. Nothing has been read."""
+    """The brokers refused the credentials, or the client doesn't trust their certificate. Nothing has been read."""
 
     retry_helps: ClassVar[bool] = False
     what_to_do: ClassVar[str] = (
@@ -126,8 +126,8 @@ class AuthorizationError(KafkaError):
 
     retry_helps: ClassVar[bool] = False
     what_to_do: ClassVar[str] = (
-        "Grant the permission that the message names. A run needs `READ` on the topic. `READ` on the group "
-        "`kafka-lake.…` is optional: other tools then show lag."
+        "Grant the permission that the message names. A run needs `READ` on the topic. With `READ` on "
+        "the group `kafka-lake.…`, other tools show lag, too."
     )
 
 
@@ -201,7 +201,7 @@ class RecordTooLargeError(KafkaLakeError):
     """A record needs more memory than the engine has. `main` has only complete commits."""
 
     what_to_do: ClassVar[str] = (
-        "Other partitions go on with each run. `kafka-lake reset TOPIC --to PARTITION:OFFSET` with the next offset "
+        "Runs still read the other partitions. `kafka-lake reset TOPIC --to PARTITION:OFFSET` with the next offset "
         "skips the record. To read it, give the engine [more memory](engine.md#the-connect-server) and reset to the "
         "record's offset."
     )
@@ -296,7 +296,7 @@ class PublishRefusedError(KafkaLakeError):
 
     retry_helps: ClassVar[bool] = True
     what_to_do: ClassVar[str] = (
-        "Usually nothing: the run plans again, up to five times. If runs fail with this error, let only one "
+        "Usually nothing: the run plans again, up to five attempts. If runs fail with this error, let only one "
         "deployment ingest the topic, and let other programs write to the table less often."
     )
 

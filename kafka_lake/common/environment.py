@@ -1,6 +1,6 @@
 """The environment variables that kafka_lake reads: each with its default and its meaning, declared here and only here.
 
-docs/reference.md derives from it.
+docs/configuration.md derives from it.
 """
 
 import os
@@ -34,7 +34,7 @@ class Variable:
 
 BOOTSTRAP_SERVERS = Variable(
     "KAFKA_LAKE_BOOTSTRAP_SERVERS",
-    "Brokers. Without it, the embedded broker of the local stack.",
+    "Addresses of the brokers. Default: the embedded broker of the local stack.",
     example="broker-1:9092,broker-2:9092",
 )
 KAFKA = Variable(
@@ -46,7 +46,7 @@ KAFKA = Variable(
 )
 SCHEMA_REGISTRY_URL = Variable(
     "KAFKA_LAKE_SCHEMA_REGISTRY_URL",
-    "Schema registry: its address, or `glue://REGION` for AWS Glue.",
+    "Address of the schema registry, or `glue://REGION` for AWS Glue.",
     example="https://registry.example.com",
 )
 REGISTRY = Variable(
@@ -64,13 +64,13 @@ PYICEBERG_CATALOG = Variable(
 )
 SPARK_REMOTE = Variable(
     "SPARK_REMOTE",
-    "Spark Connect server with the catalog. Without it, Spark runs in the run's process.",
+    "Address of a Spark Connect server that has the catalog. Without it, Spark runs in the run's process.",
     example="sc://host:15002",
 )
-SPARK_MASTER = Variable("KAFKA_LAKE_SPARK_MASTER", "Spark master, without `SPARK_REMOTE`.", "local[*]")
+SPARK_MASTER = Variable("KAFKA_LAKE_SPARK_MASTER", "Spark master, if `SPARK_REMOTE` isn't set.", "local[*]")
 SPARK_JARS = Variable(
     "KAFKA_LAKE_SPARK_JARS",
-    "Additional jars for Spark: paths, separated by commas. Other jars that catalog and storage need are fetched.",
+    "Your own jars for Spark: paths, separated by commas. Missing jars of catalog and storage are downloaded.",
     example="/opt/jars/iceberg-aws-bundle-1.12.0.jar",
 )
 SAMPLES = Variable(
@@ -100,9 +100,9 @@ VERBOSE = Variable("KAFKA_LAKE_VERBOSE", "`1`: commands show the logs of librari
 METADATA_CACHE = Variable("KAFKA_LAKE_METADATA_CACHE", "`off`: parse a table's metadata file at each access.", "on")
 CONNECT_HEAP = Variable("KAFKA_LAKE_CONNECT_HEAP", "Heap of the Spark Connect server of `kafka-lake up`.", "1g")
 CONNECT_DIRECT = Variable(
-    "KAFKA_LAKE_CONNECT_DIRECT", "Direct memory of that server, for network, Arrow and file buffers.", "512m"
+    "KAFKA_LAKE_CONNECT_DIRECT", "Direct memory of the Connect server, for network, Arrow and file buffers.", "512m"
 )
-CONNECT_METASPACE = Variable("KAFKA_LAKE_CONNECT_METASPACE", "Metaspace of that server.", "512m")
+CONNECT_METASPACE = Variable("KAFKA_LAKE_CONNECT_METASPACE", "Metaspace of the Connect server.", "512m")
 BROKER_PORT = Variable("KAFKA_LAKE_BROKER_PORT", "Port of the embedded broker.", "19092")
 REGISTRY_PORT = Variable("KAFKA_LAKE_REGISTRY_PORT", "Port of the embedded schema registry.", "19095")
 CONNECT_PORT = Variable("KAFKA_LAKE_CONNECT_PORT", "Port of the Spark Connect server of `kafka-lake up`.", "15002")

@@ -301,13 +301,13 @@ class Cluster(Settings):
     )
     catch_up_for: Duration = Field(
         default="1h",
-        description="How long a run that the sensor requested continues while records arrive. `0s`: the run reads "
-        "only records that existed when it started.",
+        description="Maximum time that a run of the sensor continues while records arrive; it may end a quarter "
+        "earlier. `0s`: the run reads only records that existed when it started.",
     )
     shared_runs: int | None = Field(
         default=None,
         ge=1,
-        description="Maximum number of shared runs at a time. Default: twice the cores of the code location's machine.",
+        description="Maximum number of concurrent shared runs. Default: twice the code location's cores.",
     )
     sensor_running: bool = Field(default=True, description="Whether Dagster turns the sensors on by default.")
     maintenance_interval_seconds: int = Field(

@@ -232,9 +232,8 @@ class TableSettings(Settings):
     )
     dead_letters: DeadLetters = Field(
         default_factory=KeepDeadLetters,
-        description="Records that can't become rows: stored in a dead-letter table (`table`), only counted (`skip`), "
-        "or a "
-        "reason to fail the run (`fail`).",
+        description="What happens to records that can't become rows: `table` stores them in a dead-letter table, "
+        "`skip` only counts them, `fail` fails the run.",
         examples=["fail", {"mode": "table", "limit": "5%"}],
     )
     rules: tuple[RuleEntry, ...] = Field(
@@ -253,7 +252,7 @@ class TableSettings(Settings):
     )
     redact: Redact | None = Field(
         default=None,
-        description="Which values Dagster must not show: `all`, `none`, or matches of Python regular expressions. "
+        description="Values that Dagster hides: `all`, `none`, or matches of Python regular expressions. "
         "Default: `all` if `KAFKA_LAKE_SAMPLES` is false, otherwise `none`.",
         examples=[[r"\d{4}-\d{4}"], "all"],
     )

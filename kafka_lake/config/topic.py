@@ -40,7 +40,7 @@ class ContinuousRuns(Settings):
 
     trigger: Duration = Field(default="1s", description="Minimum time between the starts of two commits.")
     time_limit: Duration = Field(
-        default="1h", alias="for", description="Time after which the run ends. The sensor starts the next one."
+        default="1h", alias="for", description="Time after which the run ends. The sensor then starts the next run."
     )
     idle: Duration = Field(default="5m", description="The run ends if no record arrives for this time.")
 
@@ -190,8 +190,8 @@ class Topic(Settings):
     )
     unmatched: Unmatched = Field(
         default="dead_letter",
-        description="Records that no table takes, if every table has a condition: dead letters of the first table, "
-        "only counted (`ignore`), or a reason to fail the run (`fail`).",
+        description="If every table has a condition, what happens to records that match none: `dead_letter` of the "
+        "first table, `ignore` only counts them, `fail` fails the run.",
     )
     starting_offsets: Text = Field(
         default="earliest",

@@ -46,7 +46,7 @@ class Maintenance(Settings):
     row_retention: Duration | None = Field(
         default=None,
         description="Delete rows and dead letters older than this, by Kafka timestamp. A row may stay up to 10% "
-        "longer, at most a day. `null` keeps them. Only for `write: append`.",
+        "longer, at most a day. `null` keeps all rows. Only for `write: append`.",
         examples=["90d"],
     )
     enabled: bool | None = Field(
@@ -68,7 +68,7 @@ class Maintenance(Settings):
     verify: Annotated[Verification | None, ShortFor("schedule")] = Field(
         default=None,
         description="Schedule of the check `verified`, as cron, or with more settings. See [verify](verify.md). "
-        "`null`: no check.",
+        "`null` turns the check off.",
         examples=["0 3 * * *", {"schedule": "@daily", "since": "7d"}],
     )
 

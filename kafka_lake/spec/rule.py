@@ -183,14 +183,14 @@ class RuleEntry(Settings):
     )
     unique: TextList = Field(
         default=(),
-        description="No other row of the commit has the same values. The first one by Kafka partition and offset "
-        "stays.",
+        description="No other row of the commit has the same values. Of equal rows, the first by Kafka partition and "
+        "offset stays.",
         examples=[["order_id"]],
     )
     within: OptionalText = Field(
         default=None,
-        description="With `unique`: also compare with rows of earlier commits: with the whole `table`, or with rows "
-        "up to this much older than the commit's oldest row.",
+        description="With `unique`: also compare with rows of earlier commits. `table`: all rows. A duration: rows at "
+        "most this much older than the commit's oldest row.",
         examples=["7d", "table"],
     )
     foreign_key: ForeignKey | None = Field(

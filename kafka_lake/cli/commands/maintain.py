@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def maintain(
     topic: Annotated[str | None, typer.Argument(help="Kafka topic or derived table. Default: all.")] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do what is due. Without this option, tables are only examined.")
+        bool, typer.Option("--yes", help="Run the tasks that are due. Without this option, tables are only examined.")
     ] = False,
     everything: Annotated[
         bool,

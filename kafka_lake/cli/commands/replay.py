@@ -13,7 +13,7 @@ from kafka_lake.cli.progress import run_progress, run_summary
 
 def replay(
     topic: Topic,
-    start: Annotated[str | None, typer.Option("--from", help=f"Where to begin: {OFFSETS}.")] = None,
+    start: Annotated[str | None, typer.Option("--from", help=f"Start: {OFFSETS}.")] = None,
     end: Annotated[
         str | None,
         typer.Option("--to", help="End, exclusive, in the same forms. Default: the table's position."),

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 def reset(
     topic: Topic,
-    to: Annotated[str, typer.Option("--to", help=f"Where to continue: {OFFSETS}.")],
+    to: Annotated[str, typer.Option("--to", help=f"New position: {OFFSETS}.")],
     partitions: Partitions = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set the offsets where the table continues. Shows the effect and asks first; with --json, --yes is the answer.
+    """Set a table's position. Shows the effect and asks first; --json doesn't ask, and changes nothing without --yes.
 
     Rows at and after the new offsets are removed, since their records will be read again. Skipped offsets are recorded.
     For a table of several topics, sets only the named topic's position.

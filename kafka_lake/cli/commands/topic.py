@@ -30,7 +30,7 @@ _STDIN = Path("-")
 
 @app.command()
 def create(topic: Topic, partitions: Annotated[int, typer.Option(min=1, help="Number of partitions.")] = 1) -> None:
-    """Create a topic. An existing one stays unchanged."""
+    """Create a topic. An existing topic stays unchanged."""
     from kafka_lake.kafka import topics
 
     cluster, name = project.split_topic(topic)
