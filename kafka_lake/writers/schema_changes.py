@@ -16,7 +16,7 @@ from kafka_lake.catalog.positions import CREATED, TableState
 from kafka_lake.catalog.tables import apply_changes, ensure_table, partition_names, schema_of, sources_of
 from kafka_lake.engine.interop import to_arrow_schema
 from kafka_lake.engine.task import METADATA_COLUMN
-from kafka_lake.errors import AuditFailedError, TableError
+from kafka_lake.errors import AuditFailedError, ConfigurationError, TableError
 from kafka_lake.formats.columns import Target, documented, iceberg_columns, nullable_all, spark_columns
 from kafka_lake.formats.decoder import Decoder, decoded
 from kafka_lake.formats.rows import change_columns, is_counted, row_type, rows_of
@@ -41,9 +41,11 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
     """Return the columns to decode a topic's records into.
 
     Raises:
+        ConfigurationError: If the records have no column of `key` or `order_by`.
         TableError: If a column of `order_by` is neither a number nor a time.
     """
     plan = _plan(spec, decoder, state)
+    _refuse_unknown(spec, plan.target)
     orders = [field for field in plan.target.columns if field.name in spec.order_by]
     if wrong := [
         f"{field.name} ({field.dataType.simpleString()})" for field in orders if not is_counted(field.dataType)
@@ -55,6 +57,21 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
             "schema, and fill a new table; or order by another column.",
         )
     return plan
+
+
+def _refuse_unknown(spec: TopicTable, target: Target) -> None:
+    """Refuse a key or an order that no record can have, unless there are no columns of values yet."""
+    columns = [name for name in target.columns.fieldNames() if name != spec.key_column]
+    known = {name.lower() for name in (spec.key_column, *columns, *target.sources)}
+    for setting, named in (("key", spec.key), ("order_by", spec.order_by)):
+        unknown = next((name for name in named if name.lower() not in known), None)
+        if columns and unknown is not None:
+            raise ConfigurationError(
+                f"Topic {spec.topic}: write: {setting}: table {'.'.join(spec.identifier)} has no column {unknown!r}, "
+                f"since no record has this field. Its columns are {', '.join(columns)}.",
+                f"main is unchanged. Correct {setting}: with the name of a column. Fields inside objects aren't "
+                "columns.",
+            )
 
 
 def _plan(spec: TopicTable, decoder: Decoder, state: TableState | None) -> SchemaPlan:

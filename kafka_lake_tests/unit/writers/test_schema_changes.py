@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import types as T
 
-from kafka_lake.errors import TableError
+from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.formats.columns import Target
 from kafka_lake.formats.json.driver import Json
 from kafka_lake.formats.task.decoded import Observed
@@ -14,10 +14,10 @@ from kafka_lake.writers.schema_changes import plan_schema
 SPEC = TopicTable("orders", "shop", "orders", write="upsert", order_by=("at_s",))
 
 
-def planned(kind: str) -> SchemaPlan:
+def planned(kind: str, spec: TopicTable = SPEC) -> SchemaPlan:
     observed = Observed(new_fields={"new": {"at`s": kind, "seen": "timestamp"}})
-    decoder = Json(order_by=SPEC.order_by).with_observed(observed, Target(T.StructType([])))
-    return plan_schema(SPEC, decoder, None)
+    decoder = Json(order_by=spec.order_by).with_observed(observed, Target(T.StructType([])))
+    return plan_schema(spec, decoder, None)
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,15 @@ def test_inferred_times_that_order_changes_are_timestamps(kind: str, column: T.D
 def test_inferred_text_that_orders_changes_is_refused() -> None:
     with pytest.raises(TableError, match=r"order_by: at_s \(string\) of table shop.orders is neither a time nor"):
         planned("text")
+
+
+@pytest.mark.parametrize("setting", ["key", "order_by"])
+def test_columns_that_no_record_has_are_refused(setting: str) -> None:
+    spec = TopicTable("orders", "shop", "orders", write="upsert", **{setting: ("SEEN", "sen")})
+    with pytest.raises(ConfigurationError, match=rf"write: {setting}: table shop.orders has no column 'sen'.* at_s, s"):
+        planned("timestamp", spec)
+
+
+def test_key_isnt_refused_before_there_are_columns() -> None:
+    spec = TopicTable("orders", "shop", "orders", write="upsert", key=("id",), key_format="json")
+    assert not plan_schema(spec, Json(), None).target.columns
