@@ -11,7 +11,7 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt
 
 from kafka_lake.common.text import limit_of, seconds_of
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.spec.settings import Limit, OptionalText, Problem, Settings, Text, TextList
+from kafka_lake.spec.settings import Limit, OptionalText, Problem, Settings, Text, TextOrList
 
 OnFailure = Literal["dead_letter", "fail", "warn"]
 Kind = Literal[
@@ -119,9 +119,9 @@ class Pattern(RuleKind):
 class ForeignKey(RuleKind):
     """What columns have is in columns of a row of another table of the catalog."""
 
-    columns: TextList
+    columns: TextOrList
     table: Text
-    to: TextList = ()
+    to: TextOrList = ()
 
     @property
     def target(self) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ class RowCount(RuleKind):
 class RuleEntry(Settings):
     """An entry of ``rules``: exactly one kind of rule, and what a failure does."""
 
-    not_null: TextList = Field(
+    not_null: TextOrList = Field(
         default=(),
         description="The columns are not null. Each column is a rule. NaN and empty text are values.",
         examples=[["order_id", "store"]],
@@ -181,7 +181,7 @@ class RuleEntry(Settings):
         description="The Spark SQL condition is true, with [functions that work on values](security-model.md#sql).",
         examples=["total >= tax"],
     )
-    unique: TextList = Field(
+    unique: TextOrList = Field(
         default=(),
         description="No other row of the commit has the same values. Of equal rows, the first by Kafka partition and "
         "offset stays.",

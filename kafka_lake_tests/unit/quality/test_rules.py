@@ -81,7 +81,7 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
     [
         ("rules: [{}]", "has no kind. Write exactly one of not_null, accepted_values"),
         ("rules: [{not_null: [a], unique: [a]}]", "has not_null, unique"),
-        ("rules: [{not_null: a}]", "not_null"),
+        ("rules: [{not_null: {a: b}}]", "not_null"),
         ("rules: [{not_nul: [a]}]", "not_nul"),
         ("rules: [{foreign_key: {column: a}}]", "foreign_key"),
         ("rules: [{unique: [a], name: a-b}]", "name: 'a-b' can't be a name"),
@@ -295,6 +295,14 @@ def test_a_dead_letter_names_all_rules_and_nothing_of_the_row() -> None:
     )
     assert reason_of(rules[3:]) == ("rule:there_at", "Breaks a rule: there_at (at is not null).")
     assert meaning_of("rule:there_at").startswith("The row breaks this rule")
+
+
+def test_one_column_needs_no_list() -> None:
+    for kind in ("not_null", "unique"):
+        (one,) = rules_of([RuleEntry.model_validate({kind: "id"})])
+        assert one.columns == ("id",)
+    key = RuleEntry.model_validate({"foreign_key": {"columns": "store", "table": "lake.stores", "to": "id"}})
+    assert rules_of([key])[0].description == "store is in lake.stores (id)"
 
 
 PLACES = st.sets(st.tuples(st.integers(0, 2), st.integers(0, 30)))
