@@ -207,10 +207,6 @@ class SchemaRegistry:
         """Return the number of subjects, and the address. Raises as `latest` does."""
         return f"{counted(len(self.subjects()), 'subject')} at {self.url}"
 
-    def versions(self, subject: str) -> list[int]:
-        """Return the versions of a subject, ascending; none if there is no such subject. Raises as `latest` does."""
-        return sorted(self._ask(f"Subject {subject}", lambda client: client.get_versions(subject)) or [])
-
     def subjects(self) -> list[str]:
         """Return the names of all subjects, sorted. Raises as `latest` does."""
         return sorted(self._ask("Listing the subjects", lambda client: client.get_subjects()) or [])
@@ -244,8 +240,18 @@ class SchemaRegistry:
         return self._ask(what, lambda client: client.get_schema(int(number), context))
 
     def _by_guid(self, what: str, guid: str, _: str | None) -> Any:
-        # Registries without GUIDs answer 404, too. A damaged value must not end runs.
-        return self._ask(what, lambda client: client.get_schema_by_guid(guid), any_404=True)
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        def ask(client: Any) -> Any:
+            try:
+                return client.get_schema_by_guid(guid)
+            except SchemaRegistryError as error:
+                if error.http_status_code == 404:
+                    # A registry without GUIDs answers as a wrong address does; it knows that it lacks a number.
+                    client.get_schema(_LARGEST_ID)
+                raise
+
+        return self._ask(what, ask)
 
     def _by_global_id(self, what: str, number: str, _: str | None) -> Any:
         """Return the schema of an id that Confluent's API doesn't have, by Apicurio's own API."""
@@ -295,15 +301,8 @@ class SchemaRegistry:
             )
         references: dict[str, str] = {}
         self._add_references(what, schema.references or [], set(), references)
-        kind = cast(SchemaType, schema.schema_type)
-        return WriterSchema(
-            kind=kind,
-            text=schema.schema_str,
-            references=MappingProxyType(references),
-            id=schema_id,
-            subject=subject,
-            version=version,
-        )
+        kind, texts = cast(SchemaType, schema.schema_type), MappingProxyType(references)
+        return WriterSchema(kind, schema.schema_str, texts, schema_id, subject=subject, version=version)
 
     def _add_references(self, what: str, references: Iterable[Any], seen: set[str], texts: dict[str, str]) -> None:
         for reference in references:
@@ -325,21 +324,21 @@ class SchemaRegistry:
             )
         return version.schema
 
-    def _ask(self, what: str, question: Callable[[Any], Any], any_404: bool = False) -> Any:
+    def _ask(self, what: str, question: Callable[[Any], Any]) -> Any:
         """Return the client's answer; None if the registry says that there is no such thing."""
         try:
-            return self._asked(what, question, any_404)
+            return self._asked(what, question)
         except KafkaLakeError as error:
             raise own_variables(error, self._cluster) from None
 
-    def _asked(self, what: str, question: Callable[[Any], Any], any_404: bool) -> Any:
+    def _asked(self, what: str, question: Callable[[Any], Any]) -> Any:
         client = self._client
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
         try:
             return question(client)
         except SchemaRegistryError as error:
-            if error.http_status_code == 404 and (any_404 or error.error_code in _NO_SUCH_THING):
+            if error.http_status_code == 404 and error.error_code in _NO_SUCH_THING:
                 return None
             raise self._answered(what, error) from None
         except OAuthTokenError as error:
