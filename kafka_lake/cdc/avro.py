@@ -33,10 +33,10 @@ _LOGICAL: Mapping[tuple[str, str], str] = MappingProxyType(
 Fetch = Callable[[SchemaId], WriterSchema]
 
 
-def envelopes_and_keys(fetch: Fetch) -> tuple[Registered, Registered]:
+def envelopes_and_keys(fetch: Fetch, registry_kind: str) -> tuple[Registered, Registered]:
     """Return decoders of Debezium's values and keys that know no schemas yet."""
-    values = Registered("avro", lambda id_: envelope_schema(fetch(id_)))
-    return values, Registered("avro", lambda id_: key_schema(fetch(id_)), part="key")
+    values = Registered("avro", lambda id_: envelope_schema(fetch(id_)), registry_kind)
+    return values, Registered("avro", lambda id_: key_schema(fetch(id_)), registry_kind, part="key")
 
 
 def envelope_schema(schema: WriterSchema) -> WriterSchema:

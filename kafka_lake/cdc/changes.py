@@ -17,7 +17,6 @@ from kafka_lake.errors import TableError
 from kafka_lake.formats.columns import Target, columns_of, nullable_all
 from kafka_lake.formats.decoder import Decoder, Learned, observed_in_tasks
 from kafka_lake.formats.task.decoded import NOTHING, Observed
-from kafka_lake.formats.task.framing import framed
 
 _INSPECTED = 100
 _OF_MYSQL = ("maxwell", "canal")
@@ -227,13 +226,7 @@ class Changes(Decoder):
         return replace(self, key=key)
 
     def _fields_of(self, key: bytes, headers: Any) -> tuple[str, ...]:
-        if self.keys is None:
-            return key_fields(key)
-        try:
-            found = framed(key, headers, "key")
-        except (ValueError, OverflowError):
-            return ()
-        return self.keys.fields_of_schema().get(found[0], ()) if found else ()
+        return key_fields(key) if self.keys is None else self.keys.fields_of(key, headers)
 
 
 def _column_of(field: str, target: Target) -> str:

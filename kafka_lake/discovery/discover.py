@@ -10,7 +10,7 @@ import yaml
 
 from kafka_lake.common.offsets import Watermarks
 from kafka_lake.common.text import printable
-from kafka_lake.discovery.guess import Column, Guess, Schemas, guess, with_id
+from kafka_lake.discovery.guess import Column, Guess, Schemas, guess
 from kafka_lake.errors import ConfigurationError, KafkaLakeError
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.records import Sample, Sampler
@@ -99,8 +99,8 @@ def described(known: Discovered, now: Watermarks, sample: Sample, schemas: Schem
     """Return a topic with the guesses from a sample."""
     offsets = sum(now.end[p] - now.low[p] for p in now.partitions)
     records = sample.records
-    values = [with_id(record.value, record, "value") for record in records if record.value is not None]
-    keys = [with_id(record.key, record, "key") for record in records if record.key is not None]
+    values = [schemas.with_id(record.value, record.headers, "value") for record in records if record.value is not None]
+    keys = [schemas.with_id(record.key, record.headers, "key") for record in records if record.key is not None]
     value = guess(values, "value", schemas) if values else Guess(None, _no_value(offsets, sample))
     key = guess(keys, "key", schemas) if keys else Guess(None, "no record sampled has a key" if records else "")
     return replace(

@@ -16,7 +16,6 @@ from kafka_lake.formats.json.task.types import TIMES, kind_of, merged, settled
 from kafka_lake.formats.registered import Part, writer_of
 from kafka_lake.formats.task.framing import SchemaId, framed, framing_of, prefixed
 from kafka_lake.formats.task.registered import by_age, schema_label
-from kafka_lake.kafka.records import Record
 from kafka_lake.kafka.registry import SchemaSource, SchemaType, WriterSchema
 from kafka_lake.spec.topic_table import Envelope
 
@@ -145,6 +144,13 @@ class Schemas:
 def guess(contents: Sequence[bytes], part: Part, schemas: Schemas) -> Guess:
     """Return the guess about values or keys."""
     if not contents:
+    def with_id(self, content: bytes, headers: Any, part: Part) -> bytes:
+        """Return a value or key with the schema id before it that a header of its record has."""
+        try:
+            return prefixed(content, headers, part, self.registry.kind if self.registry else "")
+        except ValueError:
+            return content
+
         return Guess(None, f"no {part} to guess from")
     ids = [schema_id(content) for content in contents]
     newest = list(dict.fromkeys(id_ for id_ in reversed(ids) if id_ is not None))
@@ -155,14 +161,6 @@ def guess(contents: Sequence[bytes], part: Part, schemas: Schemas) -> Guess:
         if _likely(contents, newest):
             return _unknown_ids(contents, newest, part, schemas)
     return _without_ids(contents, part)
-
-
-def with_id(content: bytes, record: Record, part: Part) -> bytes:
-    """Return a value or key with the schema id before it that a header of its record has."""
-    try:
-        return prefixed(content, record.headers, part)
-    except ValueError:
-        return content
 
 
 def schema_id(content: bytes) -> SchemaId | None:

@@ -38,7 +38,7 @@ ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
     {
         NOT_JSON: "The value isn't one JSON object in UTF-8.",
         NOT_TEXT: "The value isn't UTF-8.",
-        NO_SCHEMA_ID: "The record has no schema id, neither before its value nor in a header.",
+        NO_SCHEMA_ID: "The record has no schema id, neither before its value nor in a header of the registry's kind.",
         UNKNOWN_SCHEMA: "The registry doesn't have the schema id, or the schema has another format than the topic.",
         MALFORMED: "The bytes don't decode with their schema.",
         WRONG_TYPE: "A field's value doesn't fit its column's type. `on_incompatible: new_column` stores it in "

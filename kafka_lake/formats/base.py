@@ -72,6 +72,11 @@ class Part:
         """The file with the schema of the values; None if a registry has it, as it has those of keys."""
         return self.spec.schema_file if self.name == "value" else None
 
+    @property
+    def registry_kind(self) -> str:
+        """The kind of the registry: it decides which headers have schema ids; empty if none is configured."""
+        return self.registry.kind if self.registry is not None else ""
+
     def fetch_schema(self) -> "Callable[[SchemaId], WriterSchema]":
         """Return the function that fetches a schema by its id."""
         if self.registry is None:

@@ -98,6 +98,10 @@ class Decoder:
         """Return the names of the fields by the id of a schema in the registry."""
         return {}
 
+    def fields_of(self, value: bytes, headers: Any) -> tuple[str, ...]:
+        """Return the names of a value's fields by the id of its schema; empty if the schema isn't known."""
+        return ()
+
     def unreadable_schemas(self) -> Sequence[str]:
         """Return why schemas of the records can't be read."""
         return ()

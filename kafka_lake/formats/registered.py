@@ -25,7 +25,7 @@ from kafka_lake.formats.protobuf.task.decoder import ProtobufDecoder
 from kafka_lake.formats.protobuf.task.schema import arrow_type
 from kafka_lake.formats.task.columns import Rules
 from kafka_lake.formats.task.decoded import Observed
-from kafka_lake.formats.task.framing import SchemaId, framing_of
+from kafka_lake.formats.task.framing import SchemaId, framed, framing_of, prefixed
 from kafka_lake.formats.task.registered import (
     APICURIO_PROTOBUF,
     Key,
@@ -137,6 +137,7 @@ class Registered(Decoder):
         format: ``avro``, ``protobuf``, ``json_schema``, or ``confluent``: the ids decide.
         fetch: Returns the schema of an id; raises `UnknownSchemaError` if there is none, and other errors if the
             registry doesn't answer.
+        registry_kind: The kind of the registry: it decides which headers have ids.
         writers: The known schemas, by id and message prefix (empty except for Protobuf).
         refused: Schemas whose values can't be decoded → reason; with a prefix if only one message can't.
         protobuf: Ids of Protobuf schemas; their writers are known for messages that values have named.
@@ -145,6 +146,7 @@ class Registered(Decoder):
 
     format: str
     fetch: Callable[[SchemaId], WriterSchema]
+    registry_kind: str
     writers: Mapping[Key, Writer] = field(default_factory=lambda: MappingProxyType({}))
     refused: Mapping[Key, str] = field(default_factory=lambda: MappingProxyType({}))
     protobuf: frozenset[SchemaId] = frozenset()
@@ -155,6 +157,18 @@ class Registered(Decoder):
     def fields_of_schema(self) -> Mapping[SchemaId, tuple[str, ...]]:
         """Return the names of the fields by the id of a schema in the registry."""
         return {id_: tuple(writer.fields.fieldNames()) for (id_, _), writer in self.writers.items()}
+
+    def framed(self, value: bytes, headers: Any) -> tuple[SchemaId | None, bytes]:
+        """Return the schema id and the content of a record's value or key; raises ValueError if it is damaged."""
+        return framed(prefixed(value, headers, self.part, self.registry_kind)) or (None, b"")
+
+    def fields_of(self, value: bytes, headers: Any) -> tuple[str, ...]:
+        """Return the names of a value's fields by the id of its schema; empty if the schema isn't known."""
+        try:
+            id_, _ = self.framed(value, headers)
+        except (ValueError, OverflowError):
+            return ()
+        return self.fields_of_schema().get(id_, ()) if id_ is not None else ()
 
     def unreadable_schemas(self) -> Sequence[str]:
         """Return why schemas of the records can't be read."""
@@ -240,6 +254,7 @@ class Registered(Decoder):
             "schemas": dict(schemas),
             "refused": dict(refused),
             "protobuf": sorted(self.protobuf, key=str),
+            "registry_kind": self.registry_kind,
             "part": self.part,
             "max_bytes": max_record_bytes,
         }
@@ -326,7 +341,9 @@ def decoder(part: base.Part) -> Decoder:
     if part.schema_file is not None:
         schema = _schema_in(Path(part.schema_file), SCHEMA_TYPES[part.format.name], part.spec.topic)
         return FromFile(writer_of(schema, message=part.spec.message), json)
-    registered = Registered(part.format.name, part.fetch_schema(), part=part.name, rules=json.rules, json=json)
+    registered = Registered(
+        part.format.name, part.fetch_schema(), part.registry_kind, part=part.name, rules=json.rules, json=json
+    )
     return registered.remembering(remembered(part.state, part.name))
 
 

@@ -1,16 +1,18 @@
 """The names of the schemas of values, by their first bytes."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kafka_lake.errors import SchemaNotSupportedError, TableError, UnknownSchemaError
 from kafka_lake.formats.avro.task.schema import full_name
+from kafka_lake.formats.base import Part
 from kafka_lake.formats.protobuf.schema import message_of
 from kafka_lake.formats.registered import ROOT_MESSAGE
-from kafka_lake.formats.task.framing import FRAMINGS, ID_HEADERS, Framing, IdHeader, SchemaId, message_indexes
+from kafka_lake.formats.task.framing import FRAMINGS, ID_HEADERS, Framing, IdHeader, message_indexes
 from kafka_lake.kafka.registry import WriterSchema
 
 _INDEX_BYTES = 5
@@ -28,9 +30,9 @@ def index_prefix(value: Column, skipped: int) -> Column:
     return F.when(first.rlike("^[0-7][02468ACE]$"), F.unhex(F.concat(first, indexes)))
 
 
-def framed_values() -> Column:
+def _framed_values(registry_kind: str) -> Column:
     """Return values with the ids before them that headers have."""
-    value = F.coalesce(*map(_with_id_of, reversed(ID_HEADERS)), F.col("value"))
+    value = F.coalesce(*map(_with_id_of, reversed(ID_HEADERS[registry_kind])), F.col("value"))
     return F.when(F.size("headers") > 0, value).otherwise(F.col("value"))
 
 
@@ -44,8 +46,31 @@ def _with_id_of(header: IdHeader) -> Column:
 _MOST_IDS = 1_000
 _BY_START = sorted(FRAMINGS, key=lambda framing: len(framing.starts[0]), reverse=True)
 
-SchemaNames = Mapping[bytes, str | None]
-"""Schema names by the first bytes of values; None for ids that the registry doesn't have."""
+HEAD = "_head"
+"""The column with the first bytes of values, after the ids that headers have."""
+UNSUPPORTED = ""
+"""The name of schemas with ids of a kind that the registry can't look up."""
+
+
+@dataclass(frozen=True)
+class SchemaNames:
+    """The names of schemas by the first bytes of values, see `HEAD`."""
+
+    by_start: Mapping[bytes, str]
+    registry_kind: str
+
+    def with_heads(self, records: DataFrame) -> DataFrame:
+        """Return records with the first bytes of values, which `column` compares."""
+        longest = max(map(len, self.by_start), default=0)
+        head = F.substring(_framed_values(self.registry_kind), 1, longest)
+        return records.withColumn(HEAD, head) if longest else records
+
+    def column(self) -> Column:
+        """Return the name of a value's schema; null if it isn't among these."""
+        column = F.lit(None).cast("string")
+        for start, name in self.by_start.items():
+            column = F.when(F.substring(HEAD, 1, len(start)) == F.lit(start), F.lit(name)).otherwise(column)
+        return column
 
 
 def schema_name(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE) -> str | None:
@@ -65,7 +90,7 @@ def schema_name(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE) -> str | Non
         return None
     if schema.kind == "JSON":
         title = parsed.get("title") if isinstance(parsed, dict) else None
-        return title if isinstance(title, str) else None
+        return title if title and isinstance(title, str) else None
     while isinstance(parsed, dict) and isinstance(parsed.get("type"), dict):
         parsed = parsed["type"]
     if isinstance(parsed, dict) and "name" in parsed:
@@ -74,10 +99,12 @@ def schema_name(schema: WriterSchema, prefix: bytes = ROOT_MESSAGE) -> str | Non
     return parsed if isinstance(parsed, str) and "." in parsed else None
 
 
-def names_in(records: DataFrame, topic: str, fetch: Callable[[SchemaId], WriterSchema]) -> SchemaNames:
-    """Return the names of the schemas of records' values, by the first bytes of the values."""
-    value = framed_values()
-    found = records.select(_start(value).alias("start")).filter("start is not null").distinct()
+def names_in(records: DataFrame, values: Part) -> SchemaNames:
+    """Return the names of the schemas of records' values."""
+    topic, fetch = values.spec.topic, values.fetch_schema()
+    framed = records.select(_framed_values(values.registry_kind).alias("value"))
+    framed = framed.select("value", _start(F.col("value")).alias("start"))
+    found = framed.select("start").filter("start is not null").distinct()
     starts = sorted(bytes(row["start"]) for row in found.limit(_MOST_IDS + 1).collect())
     if len(starts) > _MOST_IDS:
         raise TableError(
@@ -86,36 +113,38 @@ def names_in(records: DataFrame, topic: str, fetch: Callable[[SchemaId], WriterS
             "They probably weren't written by a registry's serializer. Nothing was read into a table. Use header: "
             "or sql: in where:.",
         )
-    schemas = dict(_fetched(starts, fetch))
-    names = {start: schema_name(schema) for start, schema in schemas.items() if schema.kind != "PROTOBUF"}
-    if protobuf := sorted(schemas.keys() - names.keys()):
+    names: dict[bytes, str | None] = {}
+    protobuf: dict[bytes, WriterSchema] = {}
+    for start in starts:
+        try:
+            if (id_ := _framing(start).id_of(start)) is None:
+                continue
+            if (schema := fetch(id_)).kind == "PROTOBUF":
+                protobuf[start] = schema
+            else:
+                names[start] = schema_name(schema)
+        except UnknownSchemaError:
+            # Values with this id match no table.
+            continue
+        except SchemaNotSupportedError:
+            names[start] = UNSUPPORTED
+    if protobuf:
         if any(_framing(start).message is not message_indexes for start in protobuf):
             raise TableError(
                 f"Topic {topic}: where: schema: messages of Protobuf in this registry's format have no names here.",
                 "Nothing was read into a table. Use header: or sql: in where:.",
             )
-        framed = records.select(value.alias("value"), _start(value).alias("start")).filter(
-            F.col("start").isin(protobuf)
-        )
         size = F.octet_length("start")
         prefixes = [
             F.when(size == length, index_prefix(F.col("value"), length)) for length in sorted(set(map(len, protobuf)))
         ]
-        chosen = framed.select("start", F.coalesce(*prefixes).alias("prefix")).filter("prefix is not null").distinct()
-        for row in chosen.limit(_MOST_IDS).collect():
+        of_protobuf = framed.filter(F.col("start").isin([*protobuf]))
+        chosen = of_protobuf.select("start", F.coalesce(*prefixes).alias("prefix")).filter("prefix is not null")
+        for row in chosen.distinct().limit(_MOST_IDS).collect():
             start, prefix = bytes(row["start"]), bytes(row["prefix"])
-            names[start + prefix] = schema_name(schemas[start], prefix)
-    unknown = dict.fromkeys(start for start in starts if start not in schemas)
-    return {**{start: name for start, name in names.items() if name is not None}, **unknown}
-
-
-def name_of(value: Column, names: SchemaNames) -> Column:
-    """Return the name of a value's schema; null if it isn't among these."""
-    column = F.lit(None).cast("string")
-    for start, name in names.items():
-        if name is not None:
-            column = F.when(F.substring(value, 1, len(start)) == F.lit(start), F.lit(name)).otherwise(column)
-    return column
+            names[start + prefix] = schema_name(protobuf[start], prefix)
+    by_start = {start: name for start, name in names.items() if name is not None}
+    return SchemaNames(by_start, values.registry_kind)
 
 
 def _start(value: Column) -> Column:
@@ -133,13 +162,3 @@ def _start(value: Column) -> Column:
 
 def _framing(start: bytes) -> Framing:
     return next(framing for framing in _BY_START if start.startswith(framing.starts))
-
-
-def _fetched(starts: list[bytes], fetch: Callable[[SchemaId], WriterSchema]) -> Iterator[tuple[bytes, WriterSchema]]:
-    for start in starts:
-        try:
-            if (id_ := _framing(start).id_of(start)) is not None:
-                yield start, fetch(id_)
-        except (UnknownSchemaError, SchemaNotSupportedError):
-            # Values with this id match no table.
-            continue

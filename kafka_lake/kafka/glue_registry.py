@@ -15,7 +15,7 @@ from kafka_lake.errors import (
     SchemaNotSupportedError,
     UnknownSchemaError,
 )
-from kafka_lake.kafka.registry import SchemaType, WriterSchema
+from kafka_lake.kafka.registry import RegistryKind, SchemaType, WriterSchema
 
 SCHEME = "glue"
 KIND = "version"
@@ -34,6 +34,8 @@ class GlueSchemaRegistry:
     Raises:
         ConfigurationError: If the URL has no region or more than one, or if there are further properties.
     """
+
+    kind: RegistryKind = "glue"
 
     def __init__(self, properties: Mapping[str, str], timeout: float = 10.0) -> None:
         self.url, self._timeout = properties["url"], timeout

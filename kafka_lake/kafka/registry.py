@@ -59,18 +59,19 @@ _WRONG_ADDRESS = (
 )
 _CREDENTIALS = "Check KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO (user:password) or KAFKA_LAKE_REGISTRY_BEARER_AUTH_*."
 
+_APICURIO_PATH = "/apis/ccompat"
 _USE_ID = "apicurio.use.id"
 _OTHER_IDS = {
     "8-byte id": "If Apicurio's serializer wrote it, set KAFKA_LAKE_REGISTRY_APICURIO_USE_ID to the producer's "
     "apicurio.registry.use-id: globalId or contentId.",
     "globalId": "Let KAFKA_LAKE_SCHEMA_REGISTRY_URL end with /apis/ccompat/v7, with a user or a token, not OAuth; or "
     "have the producer write apicurio.registry.use-id=contentId.",
-    "contentId": "It is of Apicurio Registry: let KAFKA_LAKE_SCHEMA_REGISTRY_URL end with /apis/ccompat/v7, or "
-    "have the producer remove the header if the value has an id, too.",
     "version": "It is of AWS Glue Schema Registry: set KAFKA_LAKE_SCHEMA_REGISTRY_URL=glue://REGION.",
 }
 
 SchemaType = Literal["AVRO", "PROTOBUF", "JSON"]
+RegistryKind = Literal["confluent", "apicurio", "glue"]
+"""Whose serializers wrote the records: it decides which headers have schema ids."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class SchemaSource(Protocol):
     """What a run asks of a schema registry."""
 
     url: str
+    kind: RegistryKind
 
     def by_id(self, schema_id: int | str, subject: str | None = None) -> WriterSchema:
         """Return the schema of an id, as a record has it. Raises `RegistryError`, or `SchemaNotSupportedError`."""
@@ -163,6 +165,7 @@ class SchemaRegistry:
             raise ConfigurationError(
                 f"The schema registry's {_USE_ID} is {self._use_id}, neither globalId nor contentId.", _PROPERTIES
             )
+        self.kind: RegistryKind = "apicurio" if self._use_id or _APICURIO_PATH in self.url else "confluent"
         others = {name: value for name, value in properties.items() if name != _USE_ID}
         self._settings = _client_settings(others, timeout) | {"url": self.url}
         self._secrets = _secrets(self._settings)
@@ -225,11 +228,9 @@ class SchemaRegistry:
 
     def _asks(self, kind: str, what: str) -> Callable[[str, str, str | None], Any]:
         """Return how to ask for ids of a kind of `kafka_lake.formats.task.framing`."""
-        use_id = self._use_id or ("contentId" if kind != "8-byte id" else kind)
+        kind = {"": self._use_id or "contentId", "8-byte id": self._use_id or kind}.get(kind, kind)
         ways = {"guid": self._by_guid, "contentId": self._by_number, "globalId": self._by_global_id}
-        way = ways.get(use_id if kind in ("", "8-byte id") else kind)
-        # Kafka Streams forwards headers: those of Apicurio may stand beside values of another registry.
-        if way is None or (kind == "contentId" and "/apis/" not in self.url):
+        if (way := ways.get(kind)) is None:
             raise SchemaNotSupportedError(f"{what} can't be found in the registry at {self.url}.", _OTHER_IDS[kind])
         return way
 
@@ -258,7 +259,7 @@ class SchemaRegistry:
         from confluent_kafka.schema_registry import Schema
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-        root, ccompat, _ = self.url.split(",")[0].partition("/apis/ccompat")
+        root, ccompat, _ = self.url.split(",")[0].partition(_APICURIO_PATH)
         if not ccompat or "bearer.auth.issuer.endpoint.url" in self._settings:
             raise SchemaNotSupportedError(
                 f"{what} can't be found in the registry at {self.url}.", _OTHER_IDS["globalId"]

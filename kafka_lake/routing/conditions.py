@@ -3,7 +3,6 @@
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
@@ -14,7 +13,7 @@ from kafka_lake.cdc.changes import source_table
 from kafka_lake.errors import ConditionError
 from kafka_lake.formats.base import Part
 from kafka_lake.formats.redaction import quoted
-from kafka_lake.formats.schema_names import SchemaNames, framed_values, name_of, names_in
+from kafka_lake.formats.schema_names import HEAD, UNSUPPORTED, SchemaNames, names_in
 from kafka_lake.routing.by_value import Admission, admitted, knowing
 from kafka_lake.runtime.context import Connections, Context
 from kafka_lake.runtime.plan import Plan, position_only
@@ -80,7 +79,8 @@ UNMATCHED = -2
 """The number of records without a table."""
 
 
-_NONE: SchemaNames = MappingProxyType({})
+_NONE = SchemaNames({}, "")
+_SCHEMA = ("schema", "")
 
 
 def asks_for_schemas(spec: TopicTable) -> bool:
@@ -90,15 +90,19 @@ def asks_for_schemas(spec: TopicTable) -> bool:
 
 
 def schema_names(records: DataFrame, spec: TopicTable, connections: Connections) -> SchemaNames:
-    """Return the schema names for the conditions, by the first bytes of values."""
+    """Return the schema names for the conditions."""
     if not asks_for_schemas(spec):
         return _NONE
-    names = names_in(records, spec.topic, Part(spec, "value", registry=connections.registry).fetch_schema())
+    names = names_in(records, Part(spec, "value", registry=connections.registry))
     if spec.route_by is not None and spec.route_by.is_by_schema:
         return names
-    return {
-        start: name for start, name in names.items() if name is None or any(when.means(name) for when in _whens(spec))
+    whens = _whens(spec)
+    wanted = {
+        start: name
+        for start, name in names.by_start.items()
+        if name == UNSUPPORTED or any(when.means(name) for when in whens)
     }
+    return replace(names, by_start=wanted)
 
 
 def routed(records: DataFrame, spec: TopicTable, names: SchemaNames = _NONE) -> DataFrame:
@@ -109,18 +113,23 @@ def routed(records: DataFrame, spec: TopicTable, names: SchemaNames = _NONE) -> 
     for number, when in given.items():
         if when.sql is not None:
             _check(records, spec, when.sql, ".".join(spec.tables[number + 1].identifier))
-    sources = list(dict.fromkeys(when.source for when in (*given.values(), *of_values.values())))
+    by_schema = asks_for_schemas(spec)
+    sources = [when.source for when in (*given.values(), *of_values.values())] + [_SCHEMA] * by_schema
     # Read each source once for all conditions.
-    texts = {source: f"{ROUTE}_{number}" for number, source in enumerate(sources)}
-    read = records.withColumns({texts[source]: _read(*source, names) for source in sources})
+    texts = {source: f"{ROUTE}_{number}" for number, source in enumerate(dict.fromkeys(sources))}
+    read = names.with_heads(records).withColumns({text: _read(*source, names) for source, text in texts.items()})
 
     def holds(whens: Mapping[int, When]) -> dict[int, Column]:
         return {number: _holds(F.col(texts[when.source]), when, names) for number, when in whens.items()}
 
-    rest = _first(holds(of_values), F.lit(str(rest_of(spec))))
+    rest = F.lit(str(rest_of(spec)))
+    if by_schema and spec.unmatched != "fail":
+        # Its decoder makes a dead letter with the reason: a table may be meant to take the record.
+        rest = F.when(F.col(texts[_SCHEMA]) == UNSUPPORTED, F.lit(str(OWN))).otherwise(rest)
+    rest, helpers = _first(holds(of_values), rest), [HEAD, *texts.values()]
     if not spec.may_match_several:
-        return read.withColumn(ROUTE, _first(holds(given), rest)).drop(*texts.values())
-    return read.withColumn(ROUTES, _all(holds(given), rest)).drop(*texts.values()).withColumn(ROUTE, F.explode(ROUTES))
+        return read.withColumn(ROUTE, _first(holds(given), rest)).drop(*helpers)
+    return read.withColumn(ROUTES, _all(holds(given), rest)).drop(*helpers).withColumn(ROUTE, F.explode(ROUTES))
 
 
 def rest_of(spec: TopicTable) -> int:
@@ -147,8 +156,10 @@ def values_of(routed_records: DataFrame, topic: TopicTable, names: SchemaNames) 
     """
     by = topic.route_by
     assert by is not None, "the caller has checked it"
-    value = F.substring(_read(*by.when("").source, names), 1, LONGEST_VALUE + 1).alias("value")
-    return of_route(routed_records, rest_of(topic)).select(value).filter("value is not null")
+    text = _read(*by.when("").source, names)
+    value = F.substring(F.nullif(text, F.lit(UNSUPPORTED)) if by.is_by_schema else text, 1, LONGEST_VALUE + 1)
+    records = names.with_heads(of_route(routed_records, rest_of(topic)))
+    return records.select(value.alias("value")).filter("value is not null")
 
 
 def of_route(routed_records: DataFrame, number: int) -> DataFrame:
@@ -190,7 +201,7 @@ def _read(kind: str, name: str, names: SchemaNames) -> Column:
     if kind == "sql":
         return F.expr(name).cast("boolean")
     if kind == "schema":
-        return name_of(framed_values(), names)
+        return names.column()
     if kind == "source_table":
         return source_table(_text(), envelope=name)
     if kind == "header":
@@ -207,7 +218,7 @@ def _holds(compared: Column, when: When, names: SchemaNames) -> Column:
     if when.sql is not None:
         return compared
     if when.schema:
-        matching = sorted({name for name in names.values() if name is not None and when.means(name)})
+        matching = sorted({name for name in names.by_start.values() if name != UNSUPPORTED and when.means(name)})
         return compared.isin(matching) if matching else F.lit(False)
     return compared.isin(*when.values)
 

@@ -155,7 +155,7 @@ def decoder_of(spec: TopicTable, connections: Connections, state: TableState | N
     value = _part(spec, "value", connections, state)
     keys: Registered | None = None
     if spec.has_envelope and value.format.has_schema_ids:
-        envelopes, keys = envelopes_and_keys(value.fetch_schema())
+        envelopes, keys = envelopes_and_keys(value.fetch_schema(), value.registry_kind)
         rows: Decoder = envelopes.remembering(remembered(state, "value"))
         keys = keys.remembering(remembered(state, "key"))
     else:

@@ -24,7 +24,6 @@ from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.formats.base import Part
 from kafka_lake.formats.registered import FromFile, Registered
 from kafka_lake.formats.rows import change_columns
-from kafka_lake.formats.task.framing import framed
 from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.snapshot_rows import Database, quoted
 from kafka_lake.spec.topic_table import TopicTable
@@ -271,7 +270,7 @@ def reader_of(part: Part) -> Callable[[bytes, Any], Any]:
     by_id = {key: reader_of_schema(writer) for key, writer in decoder.writers.items()}
 
     def read(value: bytes, headers: Any) -> Any:
-        id_, content = framed(value, headers) or (None, b"")
+        id_, content = decoder.framed(value, headers)
         for (known, prefix), reader in by_id.items():
             if known == id_ and content.startswith(prefix):
                 return reader(content[len(prefix) :])

@@ -206,9 +206,13 @@ def test_a_schemas_name_is_found_by_a_header(
         topic.send(avro(schema, {"id": n}), headers=[by_header("globalId", register(schema)[0])])
     client = SchemaRegistryClient({"url": registry.url})
     topic.send(framed(client.get_latest_version(register.name).schema_id, avro(mine, {"id": 3})))  # type: ignore[attr-defined]
+    topic.send(b"\x00" + long(7) + avro(mine, {"id": 4}))
     spec = topic.spec(None, format="avro", where=When(schema=("shop.Order",)), unmatched="ignore")
     ingest(spec, connections(SchemaRegistry({"url": registry.url})), "run-1")
     assert view(spec).ids() == [0, 2, 3]
+    # A table may be meant to take it, so it isn't ignored.
+    ((error_class, message),) = letters(view(spec))
+    assert (error_class, "set KAFKA_LAKE_REGISTRY_APICURIO_USE_ID" in message) == ("unknown_schema", True)
 
 
 def test_credentials_go_to_apicurios_api_too() -> None:

@@ -38,6 +38,7 @@ from kafka_lake.formats.task.decoded import NOTHING as NOTHING_OBSERVED
 from kafka_lake.formats.task.decoded import Decoded, Observed
 from kafka_lake.formats.task.error_classes import NO_OLD_KEY, NO_ORDER, NOT_A_CHANGE, OTHER_KEY
 from kafka_lake.formats.task.framing import SchemaId
+from kafka_lake.formats.task.registered import headers_of
 
 _NAMES = ("db", "schema", "table", "collection")
 _TEXTS = ("connector", "sequence", "file", "commit_lsn", "change_lsn", "scn", "commit_scn", "snapshot", *_NAMES)
@@ -276,8 +277,10 @@ class DebeziumAvro(Debezium):
         errors.add_decoded(replace(envelopes, error_class=classes, error_message=messages))
         members = fields_of(envelopes.rows)
         after, before = members["after"], members["before"]
-        of_keys = with_value(batch, batch.column("key"))
-        keys, kinds = self._keys.decode_records(of_keys), self._keys.schema_numbers(of_keys, self._key_numbers)
+        keys, frames = self._keys.decode_framed(batch.column("key"), headers_of(batch))
+        kinds = np.full(len(batch), -1)
+        for id_, places in frames:
+            kinds[places] = self._key_numbers.get(id_, -1)
         none = pa.nulls(len(batch), pa.string())
 
         def decoded(rows: pa.StructArray, mask: np.ndarray) -> Decoded:

@@ -5,7 +5,7 @@ A new wire format is one entry of `FRAMINGS`. Ids in headers and compressed cont
 
 import uuid
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -161,13 +161,22 @@ class IdHeader(NamedTuple):
         return None
 
 
-ID_HEADERS = (
-    IdHeader("__{}_schema_id", b"", (CONFLUENT, GUID)),
+_CONFLUENT_HEADERS = (IdHeader("__{}_schema_id", b"", (CONFLUENT, GUID)),)
+_APICURIO_HEADERS = (
     IdHeader("apicurio.{}.globalId", GLOBAL_ID.starts[0], (GLOBAL_ID,)),
     IdHeader("apicurio.{}.contentId", CONTENT_ID.starts[0], (CONTENT_ID,)),
 )
-"""The headers that serializers write instead of ids before values: Confluent's HeaderSchemaIdSerializer, and Apicurio's
-DefaultHeadersHandler."""
+ID_HEADERS: Mapping[str, tuple[IdHeader, ...]] = {
+    "confluent": _CONFLUENT_HEADERS,
+    "apicurio": _APICURIO_HEADERS,
+    "glue": (),
+    "": (*_CONFLUENT_HEADERS, *_APICURIO_HEADERS),
+}
+"""The headers that serializers write instead of ids before values, by the kind of the registry; empty if unknown.
+
+They are those of Confluent's HeaderSchemaIdSerializer and of Apicurio's DefaultHeadersHandler. Kafka Streams forwards
+headers, so those of another registry may stand beside values with an id.
+"""
 
 
 def bad_header(name: str, raw: bytes) -> str:
@@ -175,11 +184,11 @@ def bad_header(name: str, raw: bytes) -> str:
     return f"The header {name} has no schema id: its value is 0x{raw[:_HEADER_SHOWN].hex().upper()}."
 
 
-def prefixed(value: bytes, headers: Iterable[tuple[str, bytes | None]] | None, part: str) -> bytes:
+def prefixed(value: bytes, headers: Iterable[tuple[str, bytes | None]] | None, part: str, registry_kind: str) -> bytes:
     """Return a value with the id before it that a header has; raises ValueError if the header is damaged."""
     # Of several headers with one name, the last one counts.
     raws = dict(headers or ())
-    for header in reversed(ID_HEADERS):
+    for header in reversed(ID_HEADERS[registry_kind]):
         if (name := header.name.format(part)) in raws:
             raw = raws[name] or b""
             if (start := header.prefix(raw)) is None:
@@ -188,18 +197,17 @@ def prefixed(value: bytes, headers: Iterable[tuple[str, bytes | None]] | None, p
     return value
 
 
-def framed(
-    value: bytes, headers: Iterable[tuple[str, bytes | None]] | None = None, part: str = "value"
-) -> tuple[SchemaId, bytes] | None:
-    r"""Return the schema id and the content of a record's value or key; None for one in no framing.
+def framed(value: bytes) -> tuple[SchemaId, bytes] | None:
+    r"""Return the schema id and the content of a value or key, after `prefixed`; None for one in no framing.
 
     Raises:
-        ValueError: If the header with the id or the compressed content is damaged.
+        ValueError: If the compressed content is damaged.
+        OverflowError: If it is too large.
 
     >>> framed(b"\x00\x00\x00\x00\x07content"), framed(b"{}")
     ((7, b'content'), None)
     """
-    value = inflated(prefixed(value, headers, part))
+    value = inflated(value)
     for framing in FRAMINGS:
         if (id_ := framing.id_of(value)) is not None:
             return id_, value[framing.size :]
@@ -235,26 +243,30 @@ class Frame(NamedTuple):
 
 
 def frames_of(
-    values: pa.BinaryArray, places: np.ndarray, limit: int | None, errors: Errors
+    values: pa.BinaryArray, places: np.ndarray, limit: int | None, errors: Errors, batch_limit: int = _MOST_INFLATED
 ) -> tuple["Heads", list[Frame], np.ndarray]:
     """Return the heads of values, compressed ones uncompressed, the values of each schema, and the places of the rest.
 
     Args:
         limit: Maximum size of an uncompressed value.
         errors: Gets the errors of compressed values.
+        batch_limit: Maximum size of all uncompressed values.
     """
     heads = Heads(values)
     frames, rest = heads.frames(places)
     packed = rest[heads.begin_with(rest, _COMPRESSED, GLUE.size)]
     if not len(packed):
         return heads, frames, rest
-    left, replaced = _MOST_INFLATED, {}
+    left, replaced = batch_limit, {}
     for place in packed.tolist():
         try:
             replaced[place] = inflated(values[place].as_py(), min(left, limit or left))
             left = max(0, left - len(replaced[place]))
-        except (ValueError, OverflowError) as error:
-            errors[place] = MALFORMED if isinstance(error, ValueError) else TOO_LARGE, str(error)
+        except ValueError as error:
+            errors[place] = MALFORMED, str(error)
+        except OverflowError as error:
+            of_batch = f"Its batch's values have more than {batch_limit} bytes uncompressed: set max_record_bytes."
+            errors[place] = TOO_LARGE, of_batch if left < (limit or batch_limit) else str(error)
     mask = np.zeros(len(values), dtype=bool)
     mask[list(replaced)] = True
     heads = Heads(pc.replace_with_mask(values, pa.array(mask), pa.array(replaced.values(), pa.binary())))
@@ -264,9 +276,10 @@ def frames_of(
 def with_header_ids(
     values: pa.BinaryArray,
     headers: pa.ListArray,
-    part: str,
     places: np.ndarray,
     *,
+    part: str,
+    registry_kind: str,
     plain: Container[SchemaId],
     errors: Errors,
 ) -> tuple[pa.BinaryArray, np.ndarray]:
@@ -279,7 +292,7 @@ def with_header_ids(
     names = pc.struct_field(flat, "key")
     starts: list[bytes | None] = []
     numbers = np.full(len(values), -1)
-    for header in ID_HEADERS:
+    for header in ID_HEADERS[registry_kind]:
         name = header.name.format(part)
         at = np.flatnonzero(pc.fill_null(pc.equal(names, name), False).to_numpy(zero_copy_only=False))
         if not len(at):

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,7 @@ class RegisteredDecoder(ValueDecoder):
     Args:
         decoders: Decoders of the bytes after the header.
         schemas: The index of each schema's decoder.
+        registry_kind: The kind of the registry: it decides which headers have ids.
         part: What is decoded: ``value`` or ``key``.
     """
 
@@ -44,13 +46,15 @@ class RegisteredDecoder(ValueDecoder):
         schemas: Mapping[Key, int],
         refused: Mapping[Key, str],
         protobuf: Sequence[SchemaId],
+        registry_kind: str,
         part: str = "value",
         max_bytes: int | None = None,
     ) -> None:
         self._kind = arrow_type(("struct", tuple(columns)))
         self._decoders, self._schemas, self._refused = decoders, schemas, refused
-        self._part_name, self._max_bytes = part, max_bytes
-        self._plain = frozenset(id_ for id_, prefix in schemas if not prefix)
+        self._max_bytes = max_bytes
+        plain = frozenset(id_ for id_, prefix in schemas if not prefix)
+        self._with_header_ids = partial(with_header_ids, part=part, registry_kind=registry_kind, plain=plain)
         self._prefixes: dict[SchemaId, list[bytes]] = {id_: [] for id_ in protobuf}
         for id_, prefix in [*schemas, *refused]:
             if prefix:
@@ -58,15 +62,19 @@ class RegisteredDecoder(ValueDecoder):
 
     def decode(self, values: pa.Array) -> Decoded:
         """Decode values."""
-        return self._decode(values, None)
+        return self.decode_framed(values, None)[0]
 
     def decode_records(self, batch: pa.RecordBatch) -> Decoded:
         """Decode records by their columns ``value`` and ``headers``."""
-        return self._decode(batch.column("value"), headers_of(batch))
+        return self.decode_framed(batch.column("value"), headers_of(batch))[0]
 
-    def _decode(self, values: pa.BinaryArray, headers: pa.ListArray | None) -> Decoded:
+    def decode_framed(self, values: pa.BinaryArray, headers: pa.ListArray | None) -> tuple[Decoded, list[Frame]]:
+        """Decode values; return the values of each schema, too."""
         errors: Errors = {}
-        heads, frames, rest = self._frames(values, headers, errors)
+        places = small_enough(values, self._max_bytes, errors)
+        if headers is not None:
+            values, places = self._with_header_ids(values, headers, places, errors=errors)
+        heads, frames, rest = frames_of(values, places, self._max_bytes, errors)
         for number in rest.tolist():
             errors[number] = NO_SCHEMA_ID, f"The value begins with 0x{heads.behind(number, 0)[:5].hex().upper()}."
         by_decoder: dict[int, list[tuple[np.ndarray, int]]] = {}
@@ -88,22 +96,7 @@ class RegisteredDecoder(ValueDecoder):
             reason = self._reason(key) if was_asked else f"{schema_label(key[0])} wasn't looked up: {_TOO_MANY}."
             errors |= dict.fromkeys(group.tolist(), (UNKNOWN_SCHEMA, reason[:MESSAGE]))
         parts = [self._part(heads, number, groups) for number, groups in by_decoder.items()]
-        return self._together(parts, errors, len(values), {**counts, **asked})
-
-    def schema_numbers(self, batch: pa.RecordBatch, numbers: Mapping[SchemaId, int]) -> np.ndarray:
-        """Return the number of each value's schema; -1 for a null, and for a schema without a number."""
-        found = np.full(len(batch), -1)
-        for id_, places in self._frames(batch.column("value"), headers_of(batch), {})[1]:
-            found[places] = numbers.get(id_, -1)
-        return found
-
-    def _frames(
-        self, values: pa.BinaryArray, headers: pa.ListArray | None, errors: Errors
-    ) -> tuple[Heads, list[Frame], np.ndarray]:
-        places = small_enough(values, self._max_bytes, errors)
-        if headers is not None:
-            values, places = with_header_ids(values, headers, self._part_name, places, plain=self._plain, errors=errors)
-        return frames_of(values, places, self._max_bytes, errors)
+        return self._together(parts, errors, len(values), {**counts, **asked}), frames
 
     def _messages(self, heads: Heads, frame: Frame) -> list[tuple[Key, np.ndarray]]:
         """Return the places of the values of each Protobuf message; the prefix is empty for values that name none."""

@@ -62,7 +62,7 @@ def reported(
     of = of or envelope_schema(COLUMNS)
     keys = key_schema({"id": "long"} if "id" in (key or {}) else {"other": "long"})
     known = {ENVELOPE: schema(of), KEY: schema(keys, KEY)}
-    rows, of_keys = envelopes_and_keys(known.__getitem__)
+    rows, of_keys = envelopes_and_keys(known.__getitem__, "confluent")
     batch = records((key and written(keys, key, KEY), written(of, value) if isinstance(value, dict) else value))
     rows, of_keys = rows.known([ENVELOPE]), of_keys.known([KEY])
     return change(decoded(batch, "debezium", kinds, fields, rows=rows, keys=of_keys, of_record=of_record))

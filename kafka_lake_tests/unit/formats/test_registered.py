@@ -38,7 +38,7 @@ def avro(label: str, **fields: str) -> dict[str, Any]:
 
 
 def decoder(decoders: list[Any], schemas: dict[Any, int], **reported: Any) -> Any:
-    rest = {"refused": {}, "protobuf": (), **reported}
+    rest = {"refused": {}, "protobuf": (), "registry_kind": "confluent", **reported}
     return unpack_decoder(
         {"decoder": pickle.dumps(RegisteredDecoder), "columns": ID, "decoders": decoders, "schemas": schemas, **rest}
     )
@@ -141,7 +141,7 @@ def counts(**seen: Any) -> Observed:
 def test_a_pass_that_met_a_new_schema_is_done_again_and_none_else() -> None:
     records: Any = None
     reported = counts(schemas={"7": 3, "8": 1})
-    learned = Registered("confluent", fetch).learn(reported, records, NOWHERE)
+    learned = Registered("confluent", fetch, "confluent").learn(reported, records, NOWHERE)
     assert learned is not None
     assert learned.again
     known: Any = learned.decoder
@@ -155,7 +155,7 @@ def test_a_pass_that_met_a_new_schema_is_done_again_and_none_else() -> None:
 def test_schema_of_another_format_repeats_the_pass_once() -> None:
     records: Any = None
     # Tasks report that the registry doesn't have it.
-    learned = Registered("avro", fetch).learn(counts(schemas={"9": 2}), records, NOWHERE)
+    learned = Registered("avro", fetch, "confluent").learn(counts(schemas={"9": 2}), records, NOWHERE)
     assert learned is not None
     assert learned.again
     known: Any = learned.decoder
@@ -165,7 +165,7 @@ def test_schema_of_another_format_repeats_the_pass_once() -> None:
 
 def test_fields_beside_a_json_schema_are_learned_from_what_tasks_report() -> None:
     records: Any = None
-    known = Registered("confluent", fetch).known([7, 9])
+    known = Registered("confluent", fetch, "confluent").known([7, 9])
     learned = known.learn(counts(schemas={"9": 1}, new_fields={"new": {"more": "long"}}), records, NOWHERE)
     assert learned is not None
     assert not learned.again
@@ -174,7 +174,7 @@ def test_fields_beside_a_json_schema_are_learned_from_what_tasks_report() -> Non
 
 def test_what_keys_have_shown_is_theirs_alone() -> None:
     records: Any = None
-    keyed = Keyed(Registered("avro", fetch), Registered("avro", fetch, part="key"), "_key")
+    keyed = Keyed(Registered("avro", fetch, "confluent"), Registered("avro", fetch, "confluent", part="key"), "_key")
     reported = counts(key=counts(schemas={"7": 2}))
     learned = keyed.learn(reported, records, NOWHERE)
     assert learned is not None
@@ -183,10 +183,26 @@ def test_what_keys_have_shown_is_theirs_alone() -> None:
     assert learned.decoder.schema_counts(reported) == {"schema id 7 of the key": 2}
 
 
+def test_value_is_read_beside_a_header_of_another_registry() -> None:
+    known, value = Registered("confluent", fetch, "confluent").known([7]), framed(7, b"\x02")
+    forwarded, target = ("apicurio.value.globalId", (9).to_bytes(8)), Target(T.StructType().add("id", "long"))
+    header = pa.struct({"key": pa.string(), "value": pa.binary()})
+    headers = pa.array([[dict(zip(("key", "value"), forwarded, strict=True))]], pa.list_(header))
+    batch = pa.RecordBatch.from_pydict({"value": pa.array([value], pa.binary()), "headers": headers})
+    found = unpack_decoder(known.for_tasks(target, None)).decode_records(batch)
+    assert (found.rows.to_pylist(), found.error_class.to_pylist()) == ([{"id": 1}], [None])
+    assert known.framed(value, [forwarded]) == (7, b"\x02")
+    assert known.fields_of(value, [forwarded]) == ("id",)
+
+
 @pytest.mark.processes
 def test_what_tasks_are_told_travels_without_this_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    work = Registered("confluent", fetch).known([7, 9]).for_tasks(Target(T.StructType().add("id", "long")), None)
+    work = (
+        Registered("confluent", fetch, "confluent")
+        .known([7, 9])
+        .for_tasks(Target(T.StructType().add("id", "long")), None)
+    )
     Path("work").write_bytes(pickle.dumps((packed(task.decode), work)))
     record = {"key": [None], "value": [framed(7, b"\x02")], "partition": [0], "offset": [0]}
     script = f"""

@@ -76,6 +76,20 @@ def test_what_is_no_address_is_refused_without_its_password(url):
     assert SECRET not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("properties", "kind"),
+    [
+        ({"url": "https://registry"}, "confluent"),
+        ({"url": "https://registry/apis/ccompat/v7"}, "apicurio"),
+        # Behind a proxy with paths of its own.
+        ({"url": "https://registry", "apicurio.use.id": "contentId"}, "apicurio"),
+        ({"url": "glue://eu-west-1"}, "glue"),
+    ],
+)
+def test_the_address_says_whose_registry_it_is(properties, kind):
+    assert RegistryResource(properties=properties).registry().kind == kind
+
+
 @pytest.mark.parametrize("given", ["nan", "inf", "-1", "x", None])
 def test_a_number_that_no_client_could_use_is_refused(given):
     with pytest.raises(ConfigurationError, match=r"timeout is .*, which is not a number from 0"):
