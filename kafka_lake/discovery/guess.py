@@ -113,17 +113,19 @@ class Guess:
 
 @dataclass
 class Schemas:
-    """Schemas of a registry by id. After an error the registry isn't called again.
+    """Schemas of a registry by id. After an error of the registry, it isn't called again.
 
     Args:
         registry: None if none is configured.
 
     Attributes:
         trouble: Why the registry isn't used and what to do; empty if it is.
+        unsupported: Why the registry can't look up an id, by id.
     """
 
     registry: SchemaSource | None
     trouble: str = field(init=False)
+    unsupported: dict[SchemaId, str] = field(init=False, default_factory=dict)
     _known: dict[SchemaId, WriterSchema | None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -136,14 +138,12 @@ class Schemas:
                 self._known[schema_id] = self.registry.by_id(schema_id)
             except UnknownSchemaError:
                 self._known[schema_id] = None
+            except SchemaNotSupportedError as error:
+                self._known[schema_id], self.unsupported[schema_id] = None, str(error)
             except KafkaLakeError as error:
                 self.trouble = str(error)
         return self._known.get(schema_id)
 
-
-def guess(contents: Sequence[bytes], part: Part, schemas: Schemas) -> Guess:
-    """Return the guess about values or keys."""
-    if not contents:
     def with_id(self, content: bytes, headers: Any, part: Part) -> bytes:
         """Return a value or key with the schema id before it that a header of its record has."""
         try:
@@ -151,6 +151,10 @@ def guess(contents: Sequence[bytes], part: Part, schemas: Schemas) -> Guess:
         except ValueError:
             return content
 
+
+def guess(contents: Sequence[bytes], part: Part, schemas: Schemas) -> Guess:
+    """Return the guess about values or keys."""
+    if not contents:
         return Guess(None, f"no {part} to guess from")
     ids = [schema_id(content) for content in contents]
     newest = list(dict.fromkeys(id_ for id_ in reversed(ids) if id_ is not None))
@@ -176,7 +180,7 @@ def schema_id(content: bytes) -> SchemaId | None:
 def _framed(content: bytes) -> tuple[SchemaId | None, bytes]:
     try:
         return framed(content) or (None, b"")
-    except ValueError:
+    except (ValueError, OverflowError):
         return None, b""
 
 
@@ -186,8 +190,15 @@ def _few(strays: int, contents: Sequence[bytes]) -> bool:
 
 def _likely(contents: Sequence[bytes], ids: Sequence[SchemaId]) -> bool:
     """Return whether contents look like the wire format, without a registry that knows their ids."""
-    numbers = [int(number) for id_ in ids if (number := str(id_).rpartition(" ")[2]).isdigit()]
-    return max(numbers, default=0) <= _LARGEST_LIKELY_ID and any(len(content) != _LONG_BYTES for content in contents)
+    texts = [str(id_).rpartition(" ")[2] for id_ in ids]
+    numbers = [int(text) for text in texts if text.isdigit()]
+    uuids = len(texts) - len(numbers)
+    # Any 16 bytes may be a UUID, but records share schemas.
+    return (
+        max(numbers, default=0) <= _LARGEST_LIKELY_ID
+        and (uuids < 2 or uuids * 2 <= len(contents))
+        and any(len(content) != _LONG_BYTES for content in contents)
+    )
 
 
 def _registered(
@@ -236,13 +247,14 @@ def _unknown_ids(contents: Sequence[bytes], ids: Sequence[SchemaId], part: Part,
     """Return the guess for contents in a wire format, if no registry knows their ids."""
     evidence_text = f"like a registry's wire format, {_named(ids)}"
     evidence = _counts({(f"looks {evidence_text}", f"look {evidence_text}"): len(contents)}, part)
-    if not schemas.trouble:
+    trouble = schemas.trouble or next((schemas.unsupported[id_] for id_ in ids if id_ in schemas.unsupported), "")
+    if not trouble:
         # They are of another registry, or it is a coincidence. Any bytes can be read as `bytes`.
         return Guess("bytes", evidence, remarks=("The registry doesn't have them.",))
     payloads = [json_value(_framed(content)[1]) for content in contents]
     if all(isinstance(payload, dict) for payload in payloads):
-        return Guess("json_schema", evidence, columns_of(payloads), (schemas.trouble,))
-    return Guess("confluent", evidence, remarks=(schemas.trouble,))
+        return Guess("json_schema", evidence, columns_of(payloads), (trouble,))
+    return Guess("confluent", evidence, remarks=(trouble,))
 
 
 def _without_ids(contents: Sequence[bytes], part: Part) -> Guess:
@@ -311,5 +323,5 @@ def _counts(nouns: Mapping[_Noun, int], part: Part) -> str:
 
 def _named(ids: Sequence[SchemaId]) -> str:
     first, *rest = sorted(ids, key=lambda id_: by_age((id_, b"")))
-    kind = schema_label(first).rpartition(" ")[0].lower()
-    return f"{kind}{'s' if rest else ''} {', '.join(schema_label(id_).rpartition(' ')[2] for id_ in (first, *rest))}"
+    kind = schema_label(first).rpartition(" ")[0][1:]
+    return f"s{kind}{'s' if rest else ''} {', '.join(schema_label(id_).rpartition(' ')[2] for id_ in (first, *rest))}"

@@ -181,6 +181,38 @@ def test_what_glues_serializers_wrote_is_likely() -> None:
         assert guess([other], "value", ALONE).format == "bytes"
 
 
+def test_ids_that_a_registry_cannot_look_up_stop_no_others() -> None:
+    registry = SchemaRegistry({"url": "http://127.0.0.1:1"})
+
+    def by_id(id_: int | str) -> WriterSchema:
+        return KNOWN[id_] if isinstance(id_, int) else registry.by_id(id_)
+
+    schemas = Schemas(SimpleNamespace(by_id=by_id))  # type: ignore[arg-type]
+    glue = b"\x03\x000123456789abcdefpayload"
+    assert "glue://" in guess([glue], "value", schemas).remarks[0]
+    assert guess([framed(7)], "value", schemas).format == "avro"
+    found = guess([framed(7)] * 10 + [glue], "value", schemas)
+    assert (found.format, found.remarks) == ("avro", ("One of them would be a dead letter.",))
+
+
+def test_binary_values_with_different_uuids_are_no_wire_format() -> None:
+    contents = [b"\x01" + bytes([n] * 16) + b"content" for n in range(1, 5)]
+    assert guess(contents, "value", ALONE).format == "bytes"
+    assert guess(contents * 2, "value", ALONE).format == "confluent"
+
+
+@pytest.mark.parametrize("kind", ["confluent", "apicurio"])
+def test_headers_count_by_the_kind_of_the_registry(kind: str) -> None:
+    def by_id(id_: int | str) -> WriterSchema:
+        return KNOWN[{7: 7, "globalId 9": 8}[id_]]
+
+    record = Record(0, 0, 0, None, framed(7), 10, [("apicurio.value.globalId", (9).to_bytes(8))])
+    now = Watermarks(TopicIdentity("c", "t", "orders"), {0: 0}, {0: 1})
+    schemas = Schemas(SimpleNamespace(by_id=by_id, kind=kind))  # type: ignore[arg-type]
+    found = described(Discovered("orders"), now, Sample((record,), 1, True), schemas)
+    assert ("schema id 7" if kind == "confluent" else "schema globalId 9") in found.value.evidence
+
+
 def test_a_registry_that_gives_no_answer_is_asked_but_once(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = SchemaRegistry({"url": "http://127.0.0.1:1"})
     schemas = Schemas(registry)
