@@ -224,7 +224,7 @@ def test_schemas_survive_kill_and_stopped_registry_is_reported(tmp_path: Path) -
         client = SchemaRegistryClient({"url": registry.url})
         number = client.register_schema("orders-value", Schema(avro("Order", id="long"), "AVRO"))
         kept = schemas.by_id(number)
-        with pytest.raises(ServerStartError, match=f"Port {registry.port} .* is taken"):
+        with pytest.raises(ServerStartError, match=f"Port {registry.port} .* is in use"):
             EmbeddedRegistry(tmp_path / "other", registry.port).start()
 
         registry.kill()
