@@ -347,6 +347,27 @@ def test_rollback_of_dead_letter_replay_restores_dead_letters(
     view(strict).assert_exactly_once(topic.ledger)
 
 
+def test_dead_letters_behind_a_rollback_are_read_again_first(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, spark_resource: Any
+) -> None:
+    topic = new_topic()
+    strict, lenient = topic.spec("id bigint not null"), topic.spec("id bigint")
+    topic.send_ids([0])
+    topic.send({"other": 1})
+    ingest(strict, connections(), "run-1")
+    good = head_of(view(strict).table)
+    topic.send({"other": 2})
+    ingest(strict, connections(), "run-2")
+    spark_resource.spark_session.sql(view(strict).call("rollback_to_snapshot", snapshot_id=f"{good}")).collect()
+    warnings: list[str] = []
+    report = replay_dead_letters(lenient, connections(), "again", observer=Observer(warn=warnings.append))
+    assert (report.moved, len(view(strict).dead_letters())) == (1, 1)
+    assert any("the next run reads their records again" in warning for warning in warnings)
+    ingest(lenient, connections(), "run-3")
+    view(strict).assert_exactly_once(topic.ledger)
+    assert view(strict).dead_letters() == []
+
+
 @pytest.mark.exhaustive
 def test_reconciliation_that_lost_a_race_is_completed_later(
     new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
 from kafka_lake.catalog.positions import TableState
+from kafka_lake.common.offsets import OffsetRange, Position
 from kafka_lake.dead_letters.pending import pending_reconciliation
 from kafka_lake.dead_letters.reconcile import reconcile
 from kafka_lake.engine.frames import at_version
@@ -66,7 +67,8 @@ class DeadLetterReplay(Job):
             raise PublishRefusedError(
                 f"Another run moves dead letters of topic {self.context.spec.topic} into the table."
             )
-        self._records = _chosen(self.context, self._where, dead_letters)
+        chosen = _chosen(self.context, self._where, dead_letters)
+        self._records = _before(self.context, found.position, dead_letters, chosen)
         return Plan((), found.position, 0, "dead_letter_replay")
 
     def records(self, todo: Plan, reader: TableReader | None) -> Records:
@@ -90,6 +92,23 @@ class DeadLetterReplay(Job):
                 f"Topic {context.spec.topic}: the moved dead letters will be removed by the next "
                 f"{'replay of them' if self._spec.is_keyed else 'run'}: {error}"
             )
+
+
+def _before(context: Context, position: Position, dead_letters: TableState, chosen: DataFrame) -> DataFrame:
+    """Return the dead letters before the table's position: the next run reads the records of the others again.
+
+    There are others after a rollback of the table, or if a run was killed before it published the table.
+    """
+    ends = dead_letters.position.offsets if dead_letters.position else {}
+    later = [OffsetRange(partition, position.offsets.get(partition, 0), end) for partition, end in ends.items()]
+    if not (later := [offsets for offsets in later if len(offsets)]):
+        return chosen
+    context.observer.warn(
+        f"Topic {context.spec.topic}: dead letters from the table's position on stay dead letters; the next run reads "
+        "their records again."
+    )
+    frames = context.connections.frames
+    return frames.without(chosen, frames.within_topic(chosen, later, position.identity.topic_id))
 
 
 def _chosen(context: Context, where: str | None, dead_letters: TableState) -> DataFrame:

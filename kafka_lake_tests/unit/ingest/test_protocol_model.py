@@ -318,6 +318,16 @@ def test_letters_come_back_when_a_second_rollback_goes_further() -> None:
     assert not world.violations
 
 
+def test_letters_from_the_position_on_are_not_delivered() -> None:
+    world = World()
+    for step in (GOOD, NEXT, BAD, NEXT, ("roll back", 1), ("mend", "bad-0"), Attempt("dead_letter_replay")):
+        outcome_of = world.run(step) if isinstance(step, Attempt) else world.do(*step)
+    assert outcome_of is not None
+    assert [record.kind for record in world.view(TABLE).content()] == ["good"]
+    world.finish()
+    assert not world.violations
+
+
 def test_letters_that_still_do_not_fit_keep_their_place_when_they_are_delivered() -> None:
     world = outcome(BAD, ("produce", (0, ["bad-1"])), NEXT, ("mend", "bad-0"), Attempt("dead_letter_replay"))
     assert not world.violations

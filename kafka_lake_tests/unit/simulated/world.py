@@ -299,6 +299,13 @@ class World(Log):
         found += [f"{record} is no dead letter" for record in letters if not record.kind.startswith("bad")]
         positions = read_state(self.view(TABLE)).positions  # type: ignore[arg-type]
         reached = {(topic, p): o for topic, position in positions.items() for p, o in position.offsets.items()}
+        found += [
+            f"{record} is a row and doesn't lie before the position {reached}"
+            for record in rows
+            # A run continues at a cut of the log, and rows after it stay.
+            if record.partition not in {**self.logs[record.topic].cuts, **self.logs[record.topic].restored}
+            if record.offset >= reached.get((record.topic, record.partition), 0)
+        ]
         if (due := self.pending_reconciliation()) and due.restore is not None:
             # Rolled back beyond a commit that turned letters into rows: the next run brings the letters back first.
             reached = {}
