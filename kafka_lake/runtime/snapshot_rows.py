@@ -16,6 +16,7 @@ from pyiceberg.table.puffin import PuffinFile
 from kafka_lake.catalog.positions import CREATED
 from kafka_lake.errors import KafkaLakeError, SnapshotExpiredError, TableError
 from kafka_lake.formats.task.shapes import small_offsets
+from kafka_lake.schema.names import is_plain
 
 Database = duckdb.DuckDBPyConnection
 
@@ -146,11 +147,13 @@ def _evolved(table: Table) -> set[str]:
 
 
 def _check_readable(table: Table) -> None:
-    """Refuse files without field ids, and columns in structs that older files have by another name."""
+    """Refuse files without field ids, and columns in structs that files have by another name: DuckDB reads nulls."""
     schema, named = table.schema(), ".".join(table.name())
     # Some catalogs give each table a mapping. A table that kafka_lake made has field ids in all files.
     may_lack_ids = _NAME_MAPPING in table.properties and CREATED not in table.properties
     problem = "its files may have no field ids" if may_lack_ids else ""
+    if encoded := [path for path in schema.column_names if not all(map(is_plain, path.split(".")[1:]))]:
+        problem = f"files have its column {encoded[0]} by an encoded name"
     for other in table.metadata.schemas:
         for field in other.field_ids & schema.field_ids:
             before, now = (str(version.find_column_name(field)) for version in (other, schema))

@@ -49,25 +49,40 @@ class Names(MutableSet[str]):
 
 
 _VERSIONED = re.compile(r".+__v\d+")
-_NOT_PLAIN = {".", "`"}
-_NOT_TEXT = {"Cc", "Cs"}
+_LETTERS_AND_DIGITS = ("Lu", "Ll", "Lt", "Lm", "Lo", "Nd")
 
 
 def column_name(source: str, taken: Iterable[str]) -> str:
     """Return the name of the column for a field.
 
-    Dots, backticks, control characters and lone surrogates become underscores. Names of more than 255 characters are
-    cut and end in a hash of the whole name. A taken name gets ``__2``, or the next free number.
+    Characters other than letters, digits and underscores become underscores, and an underscore goes before a leading
+    digit: these names are the same in Parquet files, where Iceberg encodes all others. Names of more than 255
+    characters are cut and end in a hash of the whole name. A taken name gets ``__2``, or the next free number.
 
-    >>> column_name("shop.id", ()), column_name("ID", {"id"}), column_name("_pos", RESERVED)
-    ('shop_id', 'ID__2', '_pos__2')
+    >>> column_name("shop.id", ()), column_name("ID", {"id"}), column_name("_pos", RESERVED), column_name("2xx", ())
+    ('shop_id', 'ID__2', '_pos__2', '_2xx')
     """
-    plain = "".join("_" if c in _NOT_PLAIN or unicodedata.category(c) in _NOT_TEXT else c for c in source) or "_"
+    plain = _plain(source)
     if len(plain) > LIMIT:
         digest = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()[:8]
         plain = f"{plain[: LIMIT - 9]}_{digest}"
     names = _names(taken)
     return plain if plain not in names else _numbered(plain, "__", names)
+
+
+def is_plain(name: str) -> bool:
+    """Return whether Parquet files of every writer have a column by its own name.
+
+    >>> is_plain("größe_2"), is_plain("avatar-url"), is_plain("2xx")
+    (True, False, False)
+    """
+    return name == _plain(name)
+
+
+def _plain(source: str) -> str:
+    # Iceberg's AvroSchemaUtil.validAvroName, which knows no character beyond 16 bits.
+    plain = "".join(c if unicodedata.category(c) in _LETTERS_AND_DIGITS and c <= "\uffff" else "_" for c in source)
+    return plain if plain and unicodedata.category(plain[0]) != "Nd" else f"_{plain}"
 
 
 def shortened(name: str, ending: str = "") -> str:

@@ -33,6 +33,7 @@ from kafka_lake.routing.by_value import find_topic
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.rule import RuleEntry
 from kafka_lake.spec.topic_table import Route, TopicTable, When
+from kafka_lake.verify.run import verify
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration import test_routes_by_value as routes_by_value
@@ -437,6 +438,24 @@ def test_columns_may_have_the_names_of_duckdbs_own(
         assert_shows_next_commit(table, view(spec), connections(), "run-2")
         sends(topic, [({"id": 2}, 0, b"2")])
         assert_shows_next_commit(table, view(spec), connections(), "run-3")
+
+
+def test_fields_within_others_may_have_any_name(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    # Spark writes the files, and Iceberg encodes names in them that aren't letters, digits and underscores.
+    spec = topic.spec(None, write="upsert", key=("id",), evolution="evolve")
+    metrics = {"p50": 0.5, "p99.9": 1.5, "2xx": 5, "größe": 7, "x-y z": [{"a/b": "c"}]}
+    topic.send({"id": 1, "metrics": metrics})
+    ingest(spec, connections(), "run")
+    row = {"p50": 0.5, "p99_9": 1.5, "_2xx": 5, "größe": 7, "x_y_z": [{"a_b": "c"}]}
+    assert [shown["metrics"] for shown in view(spec).rows()] == [row]
+    topic.send({"id": 2, "metrics": metrics})
+    with FreshTable(spec, connections()) as table:
+        assert table.read().arrow().column("metrics").to_pylist() == [row, row]
+    report = verify(spec, spec, connections(), sample=1.0)
+    assert (report.problems, report.counts["compared_rows"]) == ([], 1)
 
 
 def test_floats_in_delete_when_compare_as_in_spark(

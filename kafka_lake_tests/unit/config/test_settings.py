@@ -119,7 +119,7 @@ def test_a_template_may_stand_for_any_value(monkeypatch: pytest.MonkeyPatch) -> 
     )
     found = component.topic_table()
     assert (found.topic, found.max_records_per_commit, found.dead_letters) == ("upsert", 70, "skip")
-    assert (found.write, found.key) == ("upsert", ("70",))
+    assert (found.write, found.key) == ("upsert", ("_70",))
     assert not has_templates(component)
 
 
