@@ -100,8 +100,9 @@ def _before(context: Context, position: Position, dead_letters: TableState, chos
     There are others after a rollback of the table, or if a run was killed before it published the table.
     """
     ends = dead_letters.position.offsets if dead_letters.position else {}
-    later = [OffsetRange(partition, position.offsets.get(partition, 0), end) for partition, end in ends.items()]
-    if not (later := [offsets for offsets in later if len(offsets)]):
+    starts = {partition: position.offsets.get(partition, 0) for partition in ends}
+    later = [OffsetRange(p, starts[p], end) for p, end in ends.items() if starts[p] < end]
+    if not later:
         return chosen
     context.observer.warn(
         f"Topic {context.spec.topic}: dead letters from the table's position on stay dead letters; the next run reads "
