@@ -151,6 +151,12 @@ bench-matrix: REPEATS ?= 3
 bench-matrix: $(STAMP) ## What formats, layouts, rules and more tables cost beside declared JSON (N=1000000 REPEATS=3 CASE="4 rules" KEEP=1: into docs/ too)
 	@$(BIN)/python -m benchmarks matrix --records $(N) --repeats $(REPEATS) $(if $(CASE),--case "$(CASE)") $(if $(KEEP),--keep)
 
+.PHONY: bench-anchors
+bench-anchors: N ?= 1000000
+bench-anchors: REPEATS ?= 3
+bench-anchors: $(STAMP) ## Records and dollars per core, beside Flink, Arrow, PyIceberg and a process without guarantees (N=1000000 REPEATS=3 KEEP=1: into docs/ too)
+	@$(BIN)/python -m benchmarks anchors --records $(N) --repeats $(REPEATS) $(if $(KEEP),--keep)
+
 .PHONY: bench-dirty
 bench-dirty: N ?= 1000000
 bench-dirty: REPEATS ?= 2

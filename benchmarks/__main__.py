@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from benchmarks import anchors as of_others
 from benchmarks import backlog as long_backlog
 from benchmarks import backlog_tables, page, results
 from benchmarks import compaction as while_compacted
@@ -78,6 +79,19 @@ def matrix(
     result = of_kinds.measure(of_kinds.Settings(records, repeats, tuple(case)), _tell_user)
     title = f"{records:,} records in each whole topic, medians of {repeats}, warm"
     _show(result, title, of_kinds, keep)
+    if keep:
+        page.update()
+
+
+@app.command()
+def anchors(
+    records: Annotated[int, typer.Option(min=20_000, help="In the topic, and rows of the upsert table.")] = 1_000_000,
+    repeats: Annotated[int, typer.Option(min=1)] = 3,
+    keep: Keep = False,
+) -> None:
+    """Figures per core and in dollars, beside a process without guarantees, Flink, Arrow and PyIceberg."""
+    result = of_others.measure(of_others.Settings(records, repeats), _tell_user)
+    _show(result, f"{records:,} records, medians of {repeats}", of_others, keep)
     if keep:
         page.update()
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
-from unittest.mock import patch
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -70,12 +69,16 @@ consumer.fetch.max.bytes=67108864
 
 def worker_jars() -> list[Path]:
     """Return the worker's class path, retrieving what isn't here yet; raises what ``ensure_jars`` raises."""
-    with patch.object(jars, "IVY_FILE", IVY_FILE):
-        found = jars.ensure_jars("connect", print)  # type: ignore[arg-type]
+    return class_path("connect")
+
+
+def class_path(conf: str) -> list[Path]:
+    """Return the jars of a configuration of ``ivy.xml``, Hadoop and py4j."""
     spec = find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
     shipped = Path(spec.origin).parent / "jars"
+    found = jars.retrieve_jars(IVY_FILE, conf, print)
     return found + [jar for pattern in _FROM_PYSPARK for jar in shipped.glob(pattern)]
 
 
@@ -251,10 +254,6 @@ def connector_config(
     bootstrap: str, shape: Shape, catalog: LakeCatalog, table: str, settings: Settings, control: str
 ) -> dict[str, str]:
     """Return the sink's configuration, all of it by its documentation."""
-    java = catalog.spark_conf()
-    prefix = f"spark.sql.catalog.{catalog.name}."
-    properties = {key.removeprefix(prefix): value for key, value in java.items() if key.startswith(prefix)}
-    del properties["type"]
     return {
         "connector.class": "org.apache.iceberg.connect.IcebergSinkConnector",
         "tasks.max": str(settings.tasks),
@@ -264,11 +263,19 @@ def connector_config(
         "iceberg.kafka.bootstrap.servers": bootstrap,
         "iceberg.control.commit.interval-ms": str(COMMIT_INTERVAL_S * 1000),
         "iceberg.catalog": catalog.name,
-        "iceberg.catalog.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
-        **{f"iceberg.catalog.{key}": value for key, value in properties.items()},
+        **{f"iceberg.catalog.{key}": value for key, value in jdbc_properties(catalog).items()},
         "consumer.override.auto.offset.reset": "earliest",
         **(_dead_letter_config(table, shape) if settings.dead_letters else {}),
     }
+
+
+def jdbc_properties(catalog: LakeCatalog) -> dict[str, str]:
+    """Return the properties of a SQL catalog for Java."""
+    java = catalog.spark_conf()
+    prefix = f"spark.sql.catalog.{catalog.name}."
+    properties = {key.removeprefix(prefix): value for key, value in java.items() if key.startswith(prefix)}
+    del properties["type"]
+    return {"catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog", **properties}
 
 
 def _dead_letter_config(table: str, shape: Shape) -> dict[str, str]:

@@ -77,6 +77,17 @@ def noted(size: int) -> Shape:
 SHAPES = {shape.name: shape for shape in (ORDERS, SMALL)}
 """Topics without a bad record."""
 
+EVENTS = Shape(
+    "order-events",
+    5,
+    "order_id bigint, customer_id bigint, session_id string, email string, phone string, latitude double, "
+    "longitude double, store_id int, courier_id int, sauce string, cheese string, first_name string, "
+    "last_name string, street string, city string, country string, status string, payment string, comment string, "
+    "quantity int, subtotal double, tax double, tip double, total_price double, paid boolean, delivery boolean, "
+    "first_order boolean, date_placed timestamp, date_ordered timestamp",
+)
+"""29 columns, seven of them unique or nearly so; 727 bytes on average, and as many partitions as OLake publishes."""
+
 DIRTY = {
     shape.name: shape
     for shape in (
@@ -88,6 +99,8 @@ DIRTY = {
     )
 }
 """The same orders, of which some can't be rows. The first topic has none of those."""
+
+ALL = {**SHAPES, **DIRTY, EVENTS.name: EVENTS}
 
 
 @dataclass(frozen=True)
@@ -118,13 +131,71 @@ def _templates(shape: Shape) -> list[bytes]:
             "sauce": rng.choice(SAUCES),
             "cheese": rng.choice(CHEESES),
         }
-        if shape.ddl.startswith(SMALL.ddl):
+        if shape is EVENTS:
+            order = _event(rng, order)
+        elif shape.ddl.startswith(SMALL.ddl):
             order["total_price"] = rng.randrange(800, 3000) / 100
         else:
             order["meats"] = rng.sample(MEATS, rng.randint(2, 5))
             order["veggies"] = rng.sample(VEGGIES, rng.randint(4, 8))
         found.append(json.dumps(order).encode()[1:-1])
     return found
+
+
+def _event(rng: random.Random, order: dict[str, object]) -> dict[str, object]:
+    first, last, city, status, payment = (
+        rng.choice(words.split())
+        for words in (
+            "Ada Grace Alan Edsger Barbara Donald Frances John",
+            "Lovelace Hopper Turing Dijkstra Liskov Knuth Allen Backus",
+            "Rome Naples Milan Turin Bologna Palermo Genoa Bari",
+            "placed baked sent delivered",
+            "cash card voucher",
+        )
+    )
+    subtotal, tip = rng.randrange(800, 9000) / 100, rng.randrange(500) / 100
+    return {
+        "store_id": order["store_id"],
+        "courier_id": rng.randrange(5000),
+        "sauce": order["sauce"],
+        "cheese": order["cheese"],
+        "first_name": first,
+        "last_name": last,
+        "street": f"{rng.randrange(1, 400)} Via {rng.choice(VEGGIES)}",
+        "city": city,
+        "country": "Italy",
+        "status": status,
+        "payment": payment,
+        "comment": " ".join(rng.choices(VEGGIES, k=6)),
+        "quantity": rng.randint(1, 9),
+        "subtotal": subtotal,
+        "tax": round(subtotal * 0.1, 2),
+        "tip": tip,
+        "total_price": round(subtotal * 1.1 + tip, 2),
+        "paid": payment != "cash",
+        "delivery": rng.random() < 0.7,
+        "first_order": rng.random() < 0.1,
+        "date_placed": f"2026-11-20T{rng.randrange(24):02}:{rng.randrange(60):02}:{rng.randrange(60):02}.000Z",
+    }
+
+
+def _unique(number: int) -> bytes:
+    """Return what each record of `EVENTS` has for itself."""
+    mixed = number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % (1 << 128)
+    mixed = (mixed ^ mixed >> 61) * 0xDA942042E4DD58B5DA942042E4DD58B5 % (1 << 128)
+    return (
+        b'"customer_id": %d, "session_id": "%032x", "email": "guest-%d@example.org", "phone": "+39 %09d", '
+        b'"latitude": %d.%06d, "longitude": %d.%06d, '
+    ) % (
+        mixed >> 94,
+        mixed,
+        mixed >> 108,
+        mixed % 10**9,
+        37 + mixed % 9,
+        (mixed >> 40) % 10**6,
+        8 + mixed % 10,
+        (mixed >> 70) % 10**6,
+    )
 
 
 def values(shape: Shape, count: int) -> Iterator[bytes]:
@@ -136,9 +207,10 @@ def values(shape: Shape, count: int) -> Iterator[bytes]:
         moment = (begin + timedelta(seconds=second)).strftime("%Y-%m-%dT%H:%M:%S").encode()
         for number in range(second * _PER_SECOND, min(count, (second + 1) * _PER_SECOND)):
             kind = 0 if shape.kinds < 2 or number % 10 else 1 + number // 10 % (shape.kinds - 1)
-            yield b'{%b"order_id": %d, %b, "date_ordered": "%b.%03dZ"%b}' % (
+            yield b'{%b"order_id": %d, %b%b, "date_ordered": "%b.%03dZ"%b}' % (
                 b'"kind": "k%d", ' % kind if shape.kinds else b"",
                 FIRST_ID + number,
+                _unique(number) if shape is EVENTS else b"",
                 templates[number * 7 % _TEMPLATES],
                 moment,
                 number * 37 % 1000,

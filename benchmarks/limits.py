@@ -16,22 +16,20 @@ from confluent_kafka import Consumer, TopicPartition
 from pyarrow import json as arrow_json
 from pyarrow import parquet
 
-from benchmarks.data import SHAPES, Shape, Topic
+from benchmarks.data import ALL, Shape, Topic
 from benchmarks.ours import Moment, measured
 from benchmarks.results import Repeat
 
 _BATCH = 50_000
 
-_COLUMNS = {
-    "note": pa.string(),
-    "order_id": pa.int64(),
-    "store_id": pa.int32(),
-    "sauce": pa.string(),
-    "cheese": pa.string(),
-    "meats": pa.list_(pa.string()),
-    "veggies": pa.list_(pa.string()),
-    "total_price": pa.float64(),
-    "date_ordered": pa.timestamp("ms", tz="UTC"),
+_TYPES = {
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "array<string>": pa.list_(pa.string()),
+    "timestamp": pa.timestamp("ms", tz="UTC"),
 }
 
 
@@ -65,15 +63,20 @@ def read_all(bootstrap: str, topic: Topic, target: Path | None) -> int:
 
 def decode(messages: list[Any], schema: pa.Schema) -> pa.Table:
     """Return the values of messages as columns."""
-    lines = pa.BufferReader(b"\n".join([message.value() for message in messages]))
+    return parsed([message.value() for message in messages], schema)
+
+
+def parsed(found: list[bytes], schema: pa.Schema) -> pa.Table:
+    """Return JSON objects as columns."""
+    lines = pa.BufferReader(b"\n".join(found))
     options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
     return arrow_json.read_json(lines, arrow_json.ReadOptions(block_size=1 << 24), options)
 
 
 def arrow_schema(shape: Shape) -> pa.Schema:
     """Return the columns of a shape's DDL."""
-    names = [column.split()[0] for column in shape.ddl.split(", ")]
-    return pa.schema([(name, _COLUMNS[name]) for name in names])
+    columns = [column.split() for column in shape.ddl.split(", ")]
+    return pa.schema([(name, _TYPES[kind]) for name, kind, *_ in columns])
 
 
 def limit(bootstrap: str, broker: int, topic: Topic, folder: Path, write: bool) -> Repeat:
@@ -99,7 +102,7 @@ def limit(bootstrap: str, broker: int, topic: Topic, folder: Path, write: bool) 
 def main() -> None:
     """Do what the one argument says and print a repeat's JSON; the process that is measured."""
     task = json.loads(sys.argv[1])
-    topic = Topic(SHAPES[task["topic"]], task["records"], task["size"])
+    topic = Topic(ALL[task["topic"]], task["records"], task["size"])
     target = Path(task["target"]) if task["target"] else None
     begin = Moment.now(os.getpid(), task["broker"])
     rows = read_all(task["bootstrap"], topic, target)

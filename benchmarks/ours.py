@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data import DIRTY, SHAPES, Shape, Topic
+from benchmarks.data import ALL, Shape, Topic
 from benchmarks.meter import TICK_SECONDS, PeakMemory, adopt_orphans, cpu_seconds
 from benchmarks.results import Repeat
 from benchmarks.verify import BY_LETTER, BY_OFFSET, contents
@@ -122,18 +122,34 @@ def verified(repeat: Repeat, catalog: LakeCatalog, table: str, identity: str = B
     return done
 
 
-def cold_and_warm(bootstrap: str, broker: int, topic: Topic, engine: Engine, folder: Path, warm: int) -> list[Repeat]:
-    """Ingest a topic in a new process, then again and again in the same session, each time into a new table."""
+def cold_and_warm(
+    bootstrap: str,
+    broker: int,
+    topic: Topic,
+    engine: Engine,
+    folder: Path,
+    warm: int,
+    catalog: CatalogResource | None = None,
+) -> list[Repeat]:
+    """Ingest a topic in a new process, then again and again in the same session, each time into a new table.
+
+    The tables are local files in the folder, or in a catalog of the caller's.
+    """
+    catalog = catalog or catalog_in(folder)
     folder.mkdir(parents=True)
     names = [f"t{number}" for number in range(warm + 1)]
     start = Moment.of_a_start(broker)
     reported = {"topic": topic.shape.name, "tables": names, "begin": asdict(start)}
-    task = {**task_of(bootstrap, broker, topic, engine=engine, folder=folder), **reported}
+    task = {
+        **task_of(bootstrap, broker, topic, engine=engine, folder=folder),
+        **reported,
+        "catalog": catalog.properties,
+    }
     failure = f"The ingest of {topic.shape.name} failed."
     repeats = measured("benchmarks.ours", task, folder / "engine.log", len(names), failure)
-    catalog = catalog_in(folder).open()
+    opened = catalog.open()
     return [
-        with_dead_letters(verified(repeat, catalog, name), catalog, topic, name)
+        with_dead_letters(verified(repeat, opened, name), opened, topic, name)
         for repeat, name in zip(repeats, names, strict=True)
     ]
 
@@ -167,6 +183,7 @@ def task_of(bootstrap: str, broker: int, topic: Topic, engine: Engine, folder: P
         "size": topic.size,
         "spark_config": engine.spark_config(),
         "folder": str(folder),
+        "catalog": catalog_in(folder).properties,
     }
 
 
@@ -191,7 +208,7 @@ def asked() -> Iterator[Asked]:
     adopt_orphans()
     task = json.loads(sys.argv[1])
     kafka = KafkaResource(properties={"bootstrap.servers": task["bootstrap"]})
-    catalog = catalog_in(Path(task["folder"]))
+    catalog = CatalogResource(name="lake", properties=task["catalog"])
     spark = SparkResource(spark_config=task["spark_config"], catalog=catalog)
     connections = Connections(kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session)
     # What Python and the JVM say goes to the log; the results alone are the output.
@@ -204,7 +221,7 @@ def asked() -> Iterator[Asked]:
 def main() -> None:
     """Ingest a topic into one new table after the other; the process that is measured."""
     with asked() as it:
-        topic = Topic({**SHAPES, **DIRTY}[it.task["topic"]], it.task["records"], it.task["size"])
+        topic = Topic(ALL[it.task["topic"]], it.task["records"], it.task["size"])
         begin: Moment | None = Moment(**it.task["begin"])
         for table in it.task["tables"]:
             it.tell(ingest_once(it.connections, topic, table, begin, it.task["broker"]))

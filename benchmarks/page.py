@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import fresh, matrix, startup
+from benchmarks import anchors, fresh, matrix, startup
 from benchmarks.data import SHAPES
 from benchmarks.results import (
     DIRTY_HEADER,
@@ -26,6 +26,8 @@ def tables() -> dict[str, str]:
     """Return each table of the page by its name."""
     throughput, dirty, freshness = (load(name, KEPT) for name in ("throughput-peers", "dirty", "freshness"))
     kinds, fresh_reads, commands = load("matrix", KEPT), load("fresh", KEPT), load("startup", KEPT)
+    measured = (KEPT / "anchors.json").exists()
+    anchored = load("anchors", KEPT) if measured else {"series": []}
     return {
         "machine": _machine(throughput, dirty, freshness),
         **{name: in_markdown(HEADER, throughput_rows(throughput, name)) for name in SHAPES},
@@ -35,6 +37,8 @@ def tables() -> dict[str, str]:
         "fresh": in_markdown(fresh.HEADER, fresh.rows(fresh_reads)),
         "matrix machine": _made_on(kinds),
         "matrix": in_markdown(matrix.HEADER, matrix.rows(kinds)),
+        "anchors machine": _made_on(anchored) if measured else "Not measured yet.",
+        "anchors": in_markdown(anchors.HEADER, anchors.rows(anchored)),
         "startup machine": f"Medians of {commands['settings']['repeats']}; {_where(commands)}",
         "startup": in_markdown(startup.HEADER, startup.rows(commands)),
     }

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
 from kafka_lake.catalog.positions import ancestors, head_of
@@ -22,6 +23,7 @@ def contents(table: Table, identity: str) -> Contents:
     """Count what readers of a table see."""
     # Not above: what is measured imports this module and counts nothing.
     import duckdb
+    from pyarrow import dataset
 
     files = [task.file for task in table.scan().plan_files()]
     commits = sum(1 for _ in ancestors(table, head_of(table)))
@@ -29,9 +31,13 @@ def contents(table: Table, identity: str) -> Contents:
         return Contents(0, 0, 0, 0, commits)
     with duckdb.connect(config={"memory_limit": "2GB", "threads": 2}) as connection:
         paths = [file.file_path.removeprefix("file://").removeprefix("file:") for file in files]
-        counted = connection.execute(
-            f"SELECT count(*), count(DISTINCT {identity}) FROM read_parquet($paths)", {"paths": paths}
-        ).fetchone()
+        remote = [path.removeprefix("s3://") for path in paths if path.startswith("s3://")]
+        if remote:
+            assert isinstance(table.io, PyArrowFileIO)
+            connection.register("data", dataset.dataset(remote, filesystem=table.io.fs_by_scheme("s3", "")))
+        else:
+            connection.from_parquet(paths).create_view("data")  # type: ignore[arg-type]
+        counted = connection.execute(f"SELECT count(*), count(DISTINCT {identity}) FROM data").fetchone()
     assert counted is not None
     rows, distinct = counted
     return Contents(rows, rows - distinct, len(files), sum(f.file_size_in_bytes for f in files), commits)

@@ -1,6 +1,7 @@
 """Each benchmark with a handful of records: that it counts, verifies, writes and draws; never how fast.
 
-The peer needs 77 MB of jars and a worker of its own: `make bench-peers N=20000 REPEATS=1` is its smoke, by hand.
+The peers need jars and processes of their own: `make bench-peers N=20000 REPEATS=1` and
+`make bench-anchors N=20000 REPEATS=1` are their smoke, by hand.
 """
 
 import json

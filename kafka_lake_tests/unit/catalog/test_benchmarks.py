@@ -17,8 +17,8 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from typer.testing import CliRunner
 
 from benchmarks import __main__ as command
-from benchmarks import backlog, connect_sink, page
-from benchmarks.data import DIRTY, ORDERS, SHAPES, SMALL, Shape, dirtied, noted, values
+from benchmarks import anchors, backlog, connect_sink, page
+from benchmarks.data import DIRTY, EVENTS, ORDERS, SHAPES, SMALL, Shape, dirtied, noted, values
 from benchmarks.freshness import Ledger, histogram, percentiles
 from benchmarks.limits import arrow_schema
 from benchmarks.meter import cpu_seconds, memory_by_program, memory_bytes
@@ -59,7 +59,9 @@ def test_cpu_of_a_tree_counts_the_dead_and_the_living_once() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shape", "size"), [(ORDERS, 251), (SMALL, 144), (noted(200), 200), (noted(5000), 5000)])
+@pytest.mark.parametrize(
+    ("shape", "size"), [(ORDERS, 251), (SMALL, 144), (EVENTS, 727), (noted(200), 200), (noted(5000), 5000)]
+)
 def test_values_are_of_the_size_and_the_columns_that_are_told(shape: Shape, size: int) -> None:
     found = list(values(shape, 20_000))
     assert abs(sum(map(len, found)) / len(found) - size) < 1
@@ -149,6 +151,22 @@ def test_a_table_tells_a_repeat_that_is_not_exact_and_when_all_is_committed() ->
     ]
     assert throughput_rows(result, "u") == []
     assert in_markdown(("a", "b", "c"), [("1", "2", "3")]) == "| a | b | c |\n| --- | --- | ---: |\n| 1 | 2 | 3 |"
+
+
+def test_anchors_cost_money_and_have_the_first_of_a_case_as_one() -> None:
+    slow = replace(repeat(4), size=500_000)
+    series = [
+        Series("limit", "JSON", "limit", (repeat(1), repeat(2), repeat(9))),
+        Series("kafka_lake", "JSON", "warm", (slow,)),
+        Series("PyIceberg", "upsert", "warm", (replace(slow, size=0),)),
+    ]
+    result = {"settings": {"engine": {"cores": 2}}, "series": as_json(series)}
+    rows = [dict(zip(anchors.HEADER, row, strict=True)) for row in anchors.rows(result)]
+    assert [row["CPU beside the first program"] for row in rows] == ["1.00", "2.00", "1.00"]
+    assert [row["records/s per core"] for row in rows] == ["250", "125", "125"]
+    assert [row["MB per CPU-s"] for row in rows] == ["0.1", "0.1", ""]
+    # 0.25 MB in 4 CPU-s: 16 million seconds a terabyte.
+    assert [row["US$ per TB"] for row in rows] == ["224.00", "224.00", ""]
 
 
 def test_a_table_compares_bad_records_with_clean_ones_and_counts_both_of_their_places() -> None:
