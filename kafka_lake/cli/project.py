@@ -30,7 +30,7 @@ def target() -> Target:
         locations = [location for location in locations if _kafkas(_resources(location))] or locations
     if len(locations) > 1:
         raise ConfigurationError(
-            f"There are several code locations here: {', '.join(map(str, locations))}.", "Name one by -m or -f."
+            f"This project has several code locations: {', '.join(map(str, locations))}.", "Name one with -m or -f."
         )
     return locations[0]
 
@@ -54,12 +54,12 @@ def _select(topics: Sequence[TopicTable], topic: str | None) -> list[TopicTable]
     chosen = [spec for spec in specs if topic in (spec.topic, spec.full_topic)]
     if len(names := sorted({spec.full_topic for spec in chosen})) > 1:
         raise ConfigurationError(
-            f"Topic {topic} is in several Kafka clusters here.", f"Name one of them: {' or '.join(names)}."
+            f"Topic {topic} is in several Kafka clusters of this project.", f"Name one of them: {' or '.join(names)}."
         )
     if not chosen:
         known = ", ".join(spec.full_topic for spec in specs) or "none"
         raise ConfigurationError(
-            f"Topic {topic} has no table here; the topics are: {known}.",
+            f"Topic {topic} has no table in this project; the topics are: {known}.",
             "Add a YAML document of type kafka_lake.KafkaTopic to defs/.",
         )
     return chosen
@@ -86,8 +86,8 @@ def derived_table(name: str) -> DerivedTable:
     if len(chosen) != 1:
         known = ", ".join(sorted(spec.name for spec in specs)) or "none"
         raise ConfigurationError(
-            f"{'Several derived tables have' if chosen else 'No derived table has'} the name {name}; those here are: "
-            f"{known}.",
+            f"{'Several derived tables have' if chosen else 'No derived table has'} the name {name}; this project "
+            f"has: {known}.",
             "Name one of them, with its namespace.",
         )
     return chosen[0]
@@ -257,12 +257,12 @@ def _kafka(resources: Mapping[str, Any], cluster: str | None, is_needed: bool) -
     known = ", ".join(sorted(name for name in kafkas if name))
     if cluster is not None:
         raise ConfigurationError(
-            f"No Kafka cluster here has the name {cluster}.",
-            f"Name one of {known}." if known else "The only one has no name: leave it out.",
+            f"No Kafka cluster of this project has the name {cluster}.",
+            f"Name one of {known}." if known else "The project's only cluster has no name: remove the name.",
         )
     if len(kafkas) > 1 and is_needed:
         raise ConfigurationError(
-            f"There are several Kafka clusters here: {known}.",
+            f"This project has several Kafka clusters: {known}.",
             f"Name the topic with its cluster, as in {known.partition(',')[0]}/orders.",
         )
     return next(iter(kafkas.values()))

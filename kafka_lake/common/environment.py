@@ -117,7 +117,7 @@ def samples(environment: Mapping[str, str] | None = None) -> bool:
     """Return whether dead letters are quoted for topics that don't say: ``$KAFKA_LAKE_SAMPLES``, or true."""
     text = SAMPLES.value(environment)
     if text.lower() not in ("true", "false"):
-        raise ConfigurationError(f"{SAMPLES.name}={text} is neither true nor false.", "Write one of these.")
+        raise ConfigurationError(f"{SAMPLES.name}={text} is neither true nor false.", "Write true or false.")
     return text.lower() == "true"
 
 

@@ -115,7 +115,7 @@ class JsonFormatter(logging.Formatter):
 def formatter(name: str) -> logging.Formatter:
     """Return the formatter of a setting's value."""
     if name not in FORMATS:
-        raise ConfigurationError(f"{LOG.name}={name} is neither text nor json.", "Write one of them, or unset it.")
+        raise ConfigurationError(f"{LOG.name}={name} is neither text nor json.", "Write text or json, or unset it.")
     return JsonFormatter() if name == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
 
 

@@ -103,7 +103,7 @@ class ServerProcess:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise ServerStartError(
-                        f"another one already runs in {self.log.parent}: stop it, or use another folder."
+                        f"another server already runs in {self.log.parent}: stop it, or use another folder."
                     ) from None
                 time.sleep(0.1)
 
@@ -195,7 +195,9 @@ class Server:
         for port in self._ports():
             if port_open(port):
                 another = f", or set {self.port_variable} to another port" if self.port_variable else ""
-                raise ServerStartError(f"Port {port} of {HOST} is in use by another program.", f"End it{another}.")
+                raise ServerStartError(
+                    f"Port {port} of {HOST} is in use by another program.", f"End that program{another}."
+                )
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             self._server = self._process()

@@ -217,7 +217,7 @@ class DerivedTable(Settings):
 
 def _settings_problems(spec: DerivedTable) -> Iterator[Problem]:
     if (spec.sql is None) == (spec.transform is None):
-        yield (), "sql: or transform: is needed, and one of them only"
+        yield (), "needs exactly one of sql: and transform:"
     if spec.cron is not None and not is_cron(spec.cron):
         why = f"{spec.every!r} is neither {NEWS} nor a duration nor a cron expression. Write 5m, or '0 * * * *'"
         yield ("every",), why
@@ -252,7 +252,7 @@ def _key_problems(spec: DerivedTable) -> Iterator[Problem]:
     for name, text in spec.key.items():
         place = ("key", name)
         if spec.keeps_newest and text != name:
-            yield place, "has an expression. With write: upsert the key is of columns of the result; list them"
+            yield place, "has an expression. With write: upsert, list columns of the result"
         try:
             tree = parsed_key(name, text)
         except ConfigurationError as error:

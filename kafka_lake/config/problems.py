@@ -51,11 +51,12 @@ def _column_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterat
     if declared is not None and not format_.takes_columns:
         yield ("columns",), f"is for format json; {spec.format} brings its own columns. Remove it"
     if declared is not None and METADATA_COLUMN in map(str.lower, declared):
-        yield ("columns",), f"has {METADATA_COLUMN}, which is the metadata column. Leave it out"
+        yield ("columns",), f"has {METADATA_COLUMN}, which is the metadata column. Remove it"
     if spec.key_format is not None and spec.key_column == METADATA_COLUMN:
         yield (), f"key: column: is {spec.key_column}, which is the metadata column. Choose another name"
     if declared is not None and spec.key_format is not None and spec.key_column.lower() in map(str.lower, declared):
-        yield ("columns",), f"has {spec.key_column}, which is the column of the key, too. Rename that by key: column:"
+        why = f"has {spec.key_column}, which is also the column of the key. Rename the key's column with key: column:"
+        yield ("columns",), why
     if declared is not None and spec.on_incompatible == "new_column":
         yield ("evolution", "on_incompatible"), "new_column needs inferred columns, and columns: declares them"
     if spec.transform is not None:
@@ -74,7 +75,7 @@ def _excluded_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iter
         if found := [name for name in named if name.lower() in {column.lower() for column in columns}]:
             yield place, f"{', '.join(found)} is in {setting}, which the table needs. Remove it from one of them"
     if spec.transform is not None:
-        yield place, "a transform gives the columns. Leave them out there"
+        yield place, "the transform returns the columns. Leave them out there"
     if format_named(spec.format).has_one_column:
         yield place, f"values in format {spec.format} are one column"
     if declared is not None and (missing := [name for name in named if name not in declared]):
@@ -109,7 +110,7 @@ def _keyed_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterato
         yield ("write", "ignore_null_updates"), f"{', '.join(always)} is in key: or order_by:, which every change has"
     yield from _snapshot_problems(spec)
     if never := [name for name in spec.track if name in spec.key]:
-        yield ("write", "track"), f"{', '.join(never)} is of key:, which identifies rows and never changes"
+        yield ("write", "track"), f"{', '.join(never)} is in key:, which identifies rows and never changes"
     if spec.topics:
         why = "offsets of two topics don't order the changes of a key. Give each topic a table"
         yield ("write",), f"{spec.write} can't be combined with topics: yet, since {why}"
@@ -128,7 +129,8 @@ def _snapshot_problems(spec: TopicTable) -> Iterator[Problem]:
     if spec.applies_truncates and spec.marks_deletes:
         yield ("write", "on_truncate"), "apply removes rows, and deletes: soft keeps them"
     if spec.applies_truncates and spec.order_by:
-        yield ("write", "on_truncate"), "apply needs the order of Kafka or of the source: a truncate has no order_by:"
+        why = "apply needs the order of Kafka or of the source: a truncate has no order_by value"
+        yield ("write", "on_truncate"), why
 
 
 def _undeclared(spec: TopicTable, declared: Sequence[str]) -> Iterator[Problem]:
@@ -145,7 +147,7 @@ def _undeclared(spec: TopicTable, declared: Sequence[str]) -> Iterator[Problem]:
         yield ("write", "order_by"), f"{', '.join(wrong)} {why}"
     own = _OF_HISTORIES if spec.has_versions else ("_is_deleted",) if spec.marks_deletes else ()
     if taken := [name for name in declared if name.lower() in own]:
-        yield ("columns",), f"{', '.join(taken)} is a column that kafka_lake adds. Give it another name"
+        yield ("columns",), f"{', '.join(taken)} is a column that kafka_lake adds. Give your column another name"
 
 
 def routing_problems(spec: TopicTable) -> Iterator[Problem]:
@@ -160,7 +162,7 @@ def routing_problems(spec: TopicTable) -> Iterator[Problem]:
     if any(route.when.schema for route in spec.routes) or (by is not None and by.is_by_schema):
         place = "tables" if any(route.when.schema for route in spec.routes) else "tables_by"
         if not format_.has_schema_ids:
-            why = f"a schema's name is for formats {', '.join(formats_with_schema_ids())}, and format is {spec.format}"
+            why = f"schema names need {' or '.join(formats_with_schema_ids())}, and format is {spec.format}"
             yield (place,), why
         elif spec.schema_file is not None:
             yield (place,), "schema names come from a registry, and format: schema: is a file"
@@ -178,7 +180,7 @@ def _shared(spec: TopicTable) -> Iterator[Problem]:
             if first != number:
                 other = spec.tables[first].table
                 both = f"{other} and {table.table}" if other != table.table else f"{table.table} twice"
-                why = f"table {'.'.join(name)} would be that of {both}. To combine values, list them in equals:"
+                why = f"table {'.'.join(name)} would belong to {both}. To combine values, list them in equals:"
                 yield ("tables",), why
 
 

@@ -71,8 +71,8 @@ def _check_clusters(topics: Sequence[Place], clusters: Sequence[Place]) -> None:
         where = f"Topic {topic.topic} ({topic.path})"
         if topic.cluster is None:
             raise ConfigurationError(
-                f"{where} names no Kafka cluster, and those here have names: {known}.",
-                f"Add one of them to its attributes, as in cluster: {known.partition(',')[0]}.",
+                f"{where} names no Kafka cluster, but the project's clusters have names: {known}.",
+                f"Add the cluster's name to its attributes, as in cluster: {known.partition(',')[0]}.",
             )
         there = f"Those here are: {known}." if known else f"The only one, in {clusters[0].path}, has no name."
         raise ConfigurationError(
@@ -90,8 +90,8 @@ def _owners(documents: Sequence[tuple[Place, TopicTable]]) -> dict[Identifier, P
         for topic in spec.each_topic:
             if (same := topics.setdefault(topic.full_topic, place)) is not place:
                 raise ConfigurationError(
-                    f"Topic {topic.topic} would have two tables: by {same.path} and by {place.path}.",
-                    "Keep one of them; a document with a pattern can exclude: the topic.",
+                    f"Topic {topic.topic} is in two documents: {same.path} and {place.path}.",
+                    "Keep one document; a document with a pattern can exclude: the topic.",
                 )
         for table in _own_tables(spec):
             if (other := owners.setdefault(table, place)) is not place:
@@ -118,15 +118,15 @@ def _check_values(documents: Sequence[tuple[Place, TopicTable]], owners: Mapping
         for table, other in owners.items():
             if other is not place and may_name(one, table):
                 raise ConfigurationError(
-                    f"Topic {place.topic} ({place.path}): tables_by: a value could make table {'.'.join(table)}, which "
-                    f"is topic {other.topic}'s ({other.path}).",
+                    f"Topic {place.topic} ({place.path}): tables_by: a value could create table {'.'.join(table)}, "
+                    f"which belongs to topic {other.topic} ({other.path}).",
                     _APART,
                 )
         for other, another in by[:number]:
             if may_meet(one, another):
                 raise ConfigurationError(
                     f"Topics {other.topic} ({other.path}) and {place.topic} ({place.path}): tables_by: values could "
-                    "make tables of the same name.",
+                    "create tables with the same name.",
                     _APART,
                 )
 
@@ -139,7 +139,8 @@ def shared(setting: str, given: Sequence[tuple[Path, Mapping[str, str]]]) -> dic
             raise ConfigurationError(
                 f"{setting}: differs between {given_values[0][0]} and {path}, and all clusters of a project share one "
                 "catalog and one Spark.",
-                "Write it in one of them. For another catalog, make another project, with a code location of its own.",
+                "Write it in only one document. For another catalog, create another project with its own code "
+                "location.",
             )
     return given_values[0][1] if given_values else {}
 
@@ -177,7 +178,7 @@ def check_derived(spec: DerivedTable, topics: Sequence[TopicTable], derived: Seq
     for topic in topics:
         if topic.route_by is not None and may_name(topic.route_by, spec.identifier):
             raise ConfigurationError(
-                f"Table {spec.name}: a value of topic {topic.full_topic} could make that table, by tables_by: name:.",
+                f"Table {spec.name}: a value of topic {topic.full_topic} could create that table by tables_by:.",
                 "Give it another table: or namespace:.",
             )
     _check_upstream(spec, why_not_incremental(topics, derived))

@@ -43,7 +43,7 @@ def _parsed(what: str, sql: str) -> list[Any]:
         return [statement for statement in sqlglot.parse(sql, read=_DIALECT) if statement is not None]
     except (SqlglotError, RecursionError) as error:
         reason = str(error).splitlines()[0].rstrip(". ")
-        raise ConfigurationError(f"{what} can't be understood: {reason}.", "Write Spark SQL.") from error
+        raise ConfigurationError(f"{what} can't be parsed: {reason}.", "Write Spark SQL.") from error
 
 
 def tables_read(query: exp.Query) -> set[str]:
@@ -55,7 +55,7 @@ def tables_read(query: exp.Query) -> set[str]:
     try:
         scopes = traverse_scope(normalize_identifiers(query.copy(), dialect=_DIALECT))
     except SqlglotError as error:
-        raise ConfigurationError(f"sql: {error}.", "Give one of them another name by AS.") from error
+        raise ConfigurationError(f"sql: {error}.", "Rename one of them with AS.") from error
     sources = [source for scope in scopes for source in scope.sources.values()]
     tables = [table for table in sources if isinstance(table, exp.Table) and isinstance(table.this, exp.Identifier)]
     return {".".join(part.name for part in table.parts) for table in tables}
@@ -96,7 +96,7 @@ def _tokens(sql: str) -> list[Token]:
     try:
         return list(sqlglot.tokenize(sql, read=_DIALECT))
     except SqlglotError as error:
-        raise ConfigurationError(f"sql: can't be understood: {error}.", "Write one SELECT in Spark SQL.") from error
+        raise ConfigurationError(f"sql: can't be parsed: {error}.", "Write one SELECT in Spark SQL.") from error
 
 
 def with_origin(sql: str, upstream: str) -> str:

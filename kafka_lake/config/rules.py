@@ -70,7 +70,7 @@ def _of_all(rules: Sequence[Rule]) -> Iterator[str]:
         yield f"at most {MOST_BY_ARROW} of {', '.join(BY_ARROW)}, counted by column. Remove some."
     names = [rule.name for rule in rules]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        yield f"{', '.join(twice)} occurs twice. Give one of them another name: of its own."
+        yield f"{', '.join(twice)} occurs twice. Give one of them another name:."
 
 
 def _columns_problems(rule: Rule, spec: TopicTable, declared: Sequence[str]) -> Iterator[str]:

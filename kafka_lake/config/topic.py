@@ -248,7 +248,8 @@ class Topic(Settings):
         planned = self._planned()
         rest = [".".join(table.identifier) for table in planned if table.where is None]
         if rest and "unmatched" in self.model_fields_set:
-            yield ("unmatched",), f"has no effect: table {rest[0]} takes what no other table takes. Remove it"
+            why = f"table {rest[0]} takes the records that no other table takes"
+            yield ("unmatched",), f"has no effect: {why}. Remove it"
         every = [settings for _, settings in self.every_settings()]
         envelope = getattr(self.format, "envelope", None)
         by_source = self.tables_by is not None and self.tables_by.source_table
@@ -270,7 +271,7 @@ class Topic(Settings):
         rest = [table for table in planned if table.where is None]
         if 1 < len(rest) < len(planned):
             both = " and ".join(".".join(table.identifier) for table in rest[:2])
-            why = "One table may lack where:, or all tables"
+            why = "Either one table or every table may omit where:"
             yield (*rest[1].place, "name"), f"{both} have no where:, and others have one. {why}"
             return
         try:
@@ -402,5 +403,5 @@ class Topic(Settings):
 def _file(name: str, folder: Path) -> str:
     path = (folder / name).resolve()
     if not path.is_file():
-        raise ConfigurationError(f"schema: there is no file {path}.", "Paths start where the YAML document is.")
+        raise ConfigurationError(f"schema: there is no file {path}.", "Paths are relative to the YAML document.")
     return str(path)

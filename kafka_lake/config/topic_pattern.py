@@ -81,7 +81,7 @@ def check_template(setting: str, template: str, pattern: TopicPattern) -> None:
         known = {"topic", *groups.groupindex, *map(str, range(1, groups.groups + 1))}
         if missing := [name for name in _PLACE.findall(template) if name not in known]:
             raise ConfigurationError(
-                f"{setting}: {template!r} names {{{missing[0]}}}, and what {text!r} matches has only "
+                f"{setting}: {template!r} uses {{{missing[0]}}}, and the pattern {text!r} has only "
                 f"{', '.join(f'{{{part}}}' for part in sorted(known))}.",
                 r"Groups have numbers, or names as in (?P<name>.*).",
             )

@@ -63,7 +63,7 @@ class _OfKeys(Settings):
         for setting in ("key", "order_by", "track"):
             given = getattr(self, setting, [])
             if wrong := [repr(name) for name in dict.fromkeys(given) if not name.strip() or given.count(name) > 1]:
-                yield (setting,), f"{', '.join(wrong)} is empty, or there twice. Name each column once"
+                yield (setting,), f"{', '.join(wrong)} is empty or occurs twice. Name each column once"
 
 
 class MergeSnapshot(Settings):

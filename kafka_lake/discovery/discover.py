@@ -162,7 +162,7 @@ def documents(found: Sequence[Discovered], specs: Iterable[TopicTable], folder: 
         if name in owners:
             raise ConfigurationError(
                 f"Nothing was written: topics {topic.full_topic} and {owners[name]} would have the same table {name}.",
-                "Write one of them by hand, with another name of its table:.",
+                "Write one of the documents by hand, with another table:.",
             )
         if path.exists():
             raise ConfigurationError(

@@ -258,5 +258,7 @@ def _chosen(context: dg.OpExecutionContext, cluster: str | None, topic: str) -> 
     chosen = [spec for spec in specs if spec.topic == topic]
     if not chosen:
         known = ", ".join(sorted({spec.topic for spec in specs})) or "none"
-        raise ConfigurationError(f"Topic {topic} has no table here; the topics are: {known}.", "Name one of them.")
+        raise ConfigurationError(
+            f"Topic {topic} has no table in this project; the topics are: {known}.", "Name one of them."
+        )
     return chosen

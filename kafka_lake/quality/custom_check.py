@@ -114,5 +114,5 @@ def _showable(results: Iterable[CheckResult], samples: bool, mask: tuple[str, ..
 
 def _cannot_be(reference: str, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"rules: check: {reference}: {why}.", "Nothing was published. Correct check: or that module."
+        f"rules: check: {reference}: {why}.", "Nothing was published. Correct check: or its module."
     )

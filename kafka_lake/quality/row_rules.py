@@ -120,7 +120,7 @@ def _value(column: str, value: Any, kind: T.DataType, rounding: str) -> Any:
     elif isinstance(value, str) and isinstance(kind, (T.StringType, *_TIMES)):
         found = _text(value) if isinstance(kind, T.StringType) else _time(value, kind)
     if found is None:
-        raise _MismatchError(f"{column} is {kind.simpleString()}, and {value!r} isn't such a value")
+        raise _MismatchError(f"{column} is {kind.simpleString()}, and {value!r} isn't a value of this type")
     return found
 
 

@@ -62,7 +62,8 @@ def find_topic(topics: Sequence[TopicTable], name: str) -> TopicTable:
     if len(found) != 1 or len(_named(found[0], name)) > 1:
         known = ", ".join(sorted({".".join(table.identifier) for topic in topics for table in topic.tables})) or "none"
         raise ConfigurationError(
-            f"{'Several topics have' if found else 'No topic has'} a table {name} here; the tables are: {known}.",
+            f"{'Several topics have' if found else 'No topic has'} a table {name} in this project; the tables are: "
+            f"{known}.",
             "Name one of them.",
         )
     return found[0]
@@ -163,7 +164,7 @@ def place_of(by: RouteBy, value: str) -> tuple[str, str]:
     if len(value) > LONGEST_VALUE:
         raise ValueError(f"it has more than {LONGEST_VALUE} characters")
     if by.is_by_schema and "*" in value:
-        raise ValueError("a name with * matches many")
+        raise ValueError("it contains *, which is a wildcard")
     table = _filled(by.table, value)
     if len(table) > LONGEST_VALUE:
         raise ValueError(f"the table's name would have more than {LONGEST_VALUE} characters")
@@ -192,9 +193,9 @@ def template_problems(setting: str, template: str) -> Iterator[str]:
     places = _PLACES.findall(template)
     if unknown := [place for place in places if place not in _PARTS]:
         there = ", ".join(f"{{{part}}}" for part in _PARTS)
-        yield f"{setting}: {template!r} names {{{unknown[0]}}}. There are {there}."
+        yield f"{setting}: {template!r} uses {{{unknown[0]}}}. Available: {there}."
     if not places:
-        yield f"{setting}: {template!r} gives all values one table. Write for example {template}_{{value}}."
+        yield f"{setting}: {template!r} gives all values the same table. Write for example {template}_{{value}}."
 
 
 def may_name(by: RouteBy, identifier: tuple[str, str]) -> bool:

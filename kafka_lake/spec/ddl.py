@@ -93,7 +93,7 @@ def _type(text: str, where: str, setting: str) -> tuple[Any, str]:
     if not _AFTER.match(after.strip()):
         raise ConfigurationError(
             f"{where}: {after.strip()!r} isn't understood after {name}.",
-            "After the type there may be NOT NULL and COMMENT 'text'; between two columns there is a comma.",
+            "After the type, write NOT NULL, COMMENT 'text', or a comma before the next column.",
         )
     return kind, after
 

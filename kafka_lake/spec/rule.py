@@ -90,7 +90,7 @@ class Range(RuleKind):
         elif least is None and greatest is None:
             yield "range never fails. Give min: or max:"
         elif least is not None and greatest is not None and isinstance(least, str) != isinstance(greatest, str):
-            yield f"min: {least!r} and max: {greatest!r} are not of one type"
+            yield f"min: {least!r} and max: {greatest!r} have different types"
         elif untimed := [bound for bound in bounds if isinstance(bound, str)]:
             yield f"{untimed[0]!r} is not an ISO 8601 date or time. Write numbers without quotes"
         elif None not in bounds and bounds[0] > bounds[1]:
@@ -130,7 +130,7 @@ class ForeignKey(RuleKind):
 
     def _problems(self) -> Iterator[str]:
         if not self.columns:
-            yield "columns: is empty, so that no row has anything to look for"
+            yield "columns: is empty, so no row can be looked up"
         elif self.to and len(self.to) != len(self.columns):
             yield f"to: has {len(self.to)} columns, and columns: has {len(self.columns)}"
         if [bool(part) for part in self.table.split(".")] != [True, True]:
@@ -147,7 +147,7 @@ class RowCount(RuleKind):
         if not self.min and self.max is None:
             yield "row_count never fails. Give min: or max:"
         if (self.min or 0) < 0 or (self.max is not None and self.max < (self.min or 0)):
-            yield f"from min: {self.min} to max: {self.max} there is no number of rows"
+            yield f"min: {self.min} to max: {self.max} contains no number of rows"
 
 
 class RuleEntry(Settings):
@@ -249,12 +249,12 @@ class RuleEntry(Settings):
         if self.within is not None:
             yield from self._within_problems(self.within)
         if self.check is not None and not _REFERENCE.match(self.check):
-            yield f"check: {self.check!r} names nothing in Python. Write module:function"
+            yield f"check: {self.check!r} isn't a Python function. Write module:function"
         yield from self._failure_problems(kinds[0])
 
     def _within_problems(self, within: str) -> Iterator[str]:
         if not self.unique:
-            yield "within: is for unique. Remove it"
+            yield "within: applies only to unique. Remove it"
         elif within != WHOLE_TABLE:
             try:
                 seconds_of(within)
@@ -270,9 +270,9 @@ class RuleEntry(Settings):
         if not is_of_rows:
             yield f"fail_above: has no effect: no single row breaks {kind}. Remove it"
         elif self.on_failure == "fail":
-            yield "fail_above: has no effect, since any broken row fails the run"
+            yield "fail_above: has no effect, since any row that breaks the rule fails the run"
         elif limit_of(self.fail_above, "fail_above") == 0:
-            yield f"fail_above: {self.fail_above} lets no row be broken. Set on_failure: fail instead"
+            yield f"fail_above: {self.fail_above} allows no row to break the rule. Set on_failure: fail instead"
 
 
 @dataclass(frozen=True)

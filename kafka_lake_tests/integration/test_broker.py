@@ -90,7 +90,7 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
 def test_a_second_broker_on_the_same_data_is_refused(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "kafka") as broker:
         create_topic(broker, "orders")
-        with pytest.raises(ServerStartError, match="another one already runs in"):
+        with pytest.raises(ServerStartError, match="another server already runs in"):
             EmbeddedBroker(tmp_path / "kafka").start()
         produce(broker, "orders", b"still there")
         assert consume(broker, "orders", 1) == [b"still there"]

@@ -910,7 +910,7 @@ def test_the_job_knows_the_topics_of_its_code_location(tmp_path: Path) -> None:
         timeout=120,
     )
     assert done.returncode != 0
-    assert "Topic another has no table here; the topics are: completed-pizzas" in done.stderr
+    assert "Topic another has no table in this project; the topics are: completed-pizzas" in done.stderr
 
 
 def test_dead_letter_job_moves_rows_and_triggers_downstream(

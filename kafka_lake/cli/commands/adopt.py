@@ -82,8 +82,8 @@ def source_of(connector: str | None, offsets: str | None) -> Source:
     if offsets and not connector:
         return FromOffsets(offsets)
     raise ConfigurationError(
-        f"{'Both' if connector else 'None'} of the options --from-kafka-connect and --from-offsets are given.",
-        "Give exactly one: it says where the table's offsets come from.",
+        f"The options --from-kafka-connect and --from-offsets are both {'set' if connector else 'missing'}.",
+        "Set exactly one, as the source of the table's offsets.",
     )
 
 

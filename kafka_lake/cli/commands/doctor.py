@@ -197,7 +197,7 @@ def check_registry(resource: Registry) -> str:
     """Return the registry's address and the number of subjects."""
     registry = resource.registry()
     if registry is None:
-        return "none is configured, and none is needed without schema ids"
+        return "not configured; needed only for schema ids"
     return registry.state()
 
 

@@ -81,7 +81,8 @@ def identifier_of(name: str, specs: Sequence[TopicTable]) -> tuple[str, str]:
     matches = list(dict.fromkeys(by_topic or by_table))
     if len(matches) > 1:
         raise ConfigurationError(
-            f"{name} matches several tables here.", f"Name one of them: {' or '.join(map('.'.join, matches))}."
+            f"{name} matches several tables of this project.",
+            f"Name one of them: {' or '.join(map('.'.join, matches))}.",
         )
     if matches:
         return matches[0]
@@ -90,7 +91,7 @@ def identifier_of(name: str, specs: Sequence[TopicTable]) -> tuple[str, str]:
         return namespace, table
     topics = ", ".join(spec.full_topic for spec in specs) or "none"
     raise ConfigurationError(
-        f"{name} is neither a topic nor a table of a topic here; the topics are: {topics}.",
+        f"{name} is neither a topic of this project nor a topic's table; the topics are: {topics}.",
         "Name a topic, or a table with its namespace, as in shop.orders.",
     )
 

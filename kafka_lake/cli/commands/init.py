@@ -55,8 +55,8 @@ def init(
     for option, address in (("bootstrap-servers", bootstrap_servers), ("registry", registry)):
         if "@" in address:
             raise ConfigurationError(
-                f"--{option} has a user or a password in it, and init writes no secrets.",
-                "Remove it from the address, and set KAFKA_LAKE_KAFKA_SASL_… or "
+                f"--{option} contains a user or a password, and init writes no secrets.",
+                "Remove them from the address, and set KAFKA_LAKE_KAFKA_SASL_… or "
                 "KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO.",
             )
     use_servers(bootstrap_servers, registry)

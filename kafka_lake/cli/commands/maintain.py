@@ -40,7 +40,7 @@ def maintain(
     The sensor kafka_maintenance does the same automatically. Settings: `maintenance:` in the table's YAML.
     """
     if everything and not yes:
-        raise ConfigurationError("--all does nothing without --yes.", "Add --yes, or leave --all out.")
+        raise ConfigurationError("--all does nothing without --yes.", "Add --yes, or remove --all.")
     output, documents, bar = Output(as_json), list[dict[str, Any]](), Bar(as_json)
     failed: list[Exception] = []
     specs = project.maintained_tables(topic)

@@ -167,8 +167,8 @@ def run_query(spec: TopicTable, connections: Connections, sql: str, limit: int, 
     except PySparkException as error:
         raise KafkaLakeError(
             f"Spark can't run this query on {name}: {_first_line(error)}",
-            f"The table is {spec.identifier[1]} or this; its columns are shown by `kafka-lake schema {spec.full_topic} "
-            "--sample 0`.",
+            f"The table's name is {spec.identifier[1]} or this; `kafka-lake schema {spec.full_topic} --sample 0` "
+            "shows its columns.",
         ) from error
     return QueryResult(columns, tuple(tuple(row) for row in rows[:limit]), len(rows) > limit)
 

@@ -185,7 +185,7 @@ def history_of(spec: TopicTable, connections: Connections) -> list[SchemaVersion
 
     table = connections.catalog.table(spec.identifier)
     if table is None:
-        raise TableError(f"Table {'.'.join(spec.identifier)} doesn't exist yet.", "Its first run creates it.")
+        raise TableError(f"Table {'.'.join(spec.identifier)} doesn't exist yet.", "The topic's first run creates it.")
     return schema_history(table)
 
 

@@ -87,7 +87,7 @@ def matching_topics(tell_user: Callable[[str], None], refresh: bool = False) -> 
     documents = project.documents_with_patterns()
     if not documents and not project.documents_with_tables_by_value():
         raise ConfigurationError(
-            "No document here has a pattern of topics, or tables by value.",
+            "No document in this project has a topic pattern or tables_by.",
             "Add a YAML document of type kafka_lake.KafkaTopics to defs/; docs/many-topics.md has one. Or set "
             "topics: to a pattern, or tables_by:, as in docs/many-tables.md.",
         )

@@ -44,7 +44,8 @@ def verify(
         end > start for parts in report.ranges.values() for start, end in parts.values()
     ):
         raise ConfigurationError(
-            f"--since: table {report.table} has read no record from {since} on.", "Name an earlier time or offset."
+            f"--since: table {report.table} hasn't read any record at or after {since}.",
+            "Name an earlier time or offset.",
         )
     output.json(report.document())
     output.lines(*report.lines())

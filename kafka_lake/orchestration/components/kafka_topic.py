@@ -177,7 +177,7 @@ class KafkaTopic(AssetDocument, Topic):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the topic's assets and checks; none as long as it isn't known which topics there are."""
         if not self.every_topic:
-            why = "none that is known matches topics:" if self.is_known else "no topics are known yet"
+            why = "no known topic matches topics:" if self.is_known else "no topics are known yet"
             log.warning("%s: table %s: %s. Run `kafka-lake topics refresh`.", self.shown, self.full_table, why)
             return dg.Definitions()
         return dg.Definitions(assets=self.assets())

@@ -104,7 +104,7 @@ class KafkaTopics(dg.StateBackedComponent, AssetDocument):
             *((("overrides", k), v) for k, v in self.overrides.items()),
         ):
             if own := next((setting for setting in given if setting in _OWN), None):
-                yield (*place, own), "stands above, beside defaults:"
+                yield (*place, own), "belongs beside defaults:, not here"
 
     @cached_property
     def pattern(self) -> TopicPattern:
@@ -275,7 +275,8 @@ class KafkaTopics(dg.StateBackedComponent, AssetDocument):
                 return document
         known = ", ".join(document.name or "one without a name" for document in found) or "none"
         raise ConfigurationError(
-            f"{self._place}: no document of type kafka_lake.KafkaCluster is named {self.cluster}. Those here: {known}.",
+            f"{self._place}: no document of type kafka_lake.KafkaCluster is named {self.cluster}. This project has: "
+            f"{known}.",
             "Correct its cluster:, or the cluster's name:.",
         )
 

@@ -90,7 +90,7 @@ def build_sensor(
             brokers: KafkaCluster = getattr(resources, kafka).cluster()
             new = new_topics(many, brokers.topics()) if many else ""
             if not specs:
-                return dg.SkipReason(new or "No topics: none of the cluster matches topics: of a document.")
+                return dg.SkipReason(new or "No topics: no topic of the cluster matches topics: of a document.")
             catalog = resources.catalog.open()
             sharing = Sharing(places, _continuous(context.repository_def))
             if context.instance_ref is None:

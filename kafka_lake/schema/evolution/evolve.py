@@ -43,7 +43,7 @@ class Renames:
             if name != column_name(name, () if "." in path else RESERVED):
                 raise ConfigurationError(
                     f"renames: {path} can't become {name!r}, which isn't a valid column name.",
-                    "Write the new name alone, without dots, and none of Iceberg's reserved ones.",
+                    "Write only the new name, without dots. Iceberg's reserved names aren't allowed.",
                 )
 
     def at(self, place: Place) -> dict[str, str]:
@@ -77,9 +77,9 @@ class Renames:
         path, name = next(iter(self.unmet.items()))
         siblings = self._siblings(path)
         raise ConfigurationError(
-            f"renames: there is no column {path}, nor one named {name} now; "
-            f"the columns there are {', '.join(siblings) or '(none)'}.",
-            "Correct renames in the topic's YAML: the column's path as it was, and its new name.",
+            f"renames: there is no column {path} and no column {name}; the columns at this level are "
+            f"{', '.join(siblings) or '(none)'}.",
+            "Correct renames in the topic's YAML: write the column's old path, and its new name.",
         )
 
     def _siblings(self, path: str) -> list[str]:
@@ -94,8 +94,8 @@ def refuse_taken(path: str, name: str, taken: Names, have: Iterable[NestedField]
     """Refuse a rename to a name that is taken."""
     if name in taken:
         raise ConfigurationError(
-            f"renames: {path} can't become {name}, that name is taken; "
-            f"the columns there are {', '.join(f.name for f in have) or '(none)'}.",
+            f"renames: {path} can't become {name}: that name is taken; the columns at this level are "
+            f"{', '.join(f.name for f in have) or '(none)'}.",
             "Choose another name in the topic's YAML, or remove the other column first.",
         )
 

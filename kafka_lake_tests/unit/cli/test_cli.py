@@ -231,7 +231,7 @@ def test_dotenv_file_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 def test_unknown_topic_names_the_known_ones(command: tuple[str, ...]) -> None:
     result = run(*command, "pizzaz")
     assert result.exit_code == 1
-    assert "Topic pizzaz has no table here; the topics are: completed-pizzas" in result.output
+    assert "Topic pizzaz has no table in this project; the topics are: completed-pizzas" in result.output
     assert "Traceback" not in result.output
 
 
@@ -600,7 +600,7 @@ def test_maintain_looks_at_the_other_tables_if_one_cannot_be_loaded(monkeypatch:
     monkeypatch.setattr(kafka_lake.maintenance.maintain, "due", due)
     for name in ("made", "lake.made"):
         assert run("maintain", name).exit_code == 0
-    assert "Topic other has no table here" in run("maintain", "other").output
+    assert "Topic other has no table in this project" in run("maintain", "other").output
     assert seen == ["made", "made"]
     seen.clear()
     result = run("maintain")

@@ -251,7 +251,7 @@ def test_of_several_code_locations_the_one_with_the_cluster_counts(tmp_path: Pat
     assert [spec.topic for spec in project.topic_tables()] == ["orders"]
     write(tmp_path, {"workspace.yaml": "load_from:\n  - python_file: other.py\n  - python_file: again.py\n"})
     write(tmp_path, {"again.py": other})
-    with pytest.raises(ConfigurationError, match=r"several code locations here: .*other\.py, .*again\.py"):
+    with pytest.raises(ConfigurationError, match=r"This project has several code locations: .*other\.py, .*again\.py"):
         project.topic_tables()
 
 
@@ -303,7 +303,7 @@ def test_commands_leave_out_an_invalid_document(tmp_path: Path, monkeypatch: pyt
     write(tmp_path, {**texts, **defs, "shop_of_errors/defs/__init__.py": ""})
     done = CliRunner().invoke(app, ["topics", "list"])
     assert "Left out: shop_of_errors/defs/orders/defs.yaml, line 4: tabel: there is no such setting." in done.output
-    assert "No document here has a pattern" in done.output
+    assert "No document in this project has a topic pattern" in done.output
     assert [spec.topic for spec in project.topic_tables()] == ["clicks"]
     module = sys.modules["shop_of_errors.definitions"]
     with pytest.raises(ConfigurationError, match=r"^shop_of_errors/defs/orders/defs.yaml, line 4: tabel: "):

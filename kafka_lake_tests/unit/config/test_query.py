@@ -68,9 +68,9 @@ def test_a_key_is_an_expression_over_one_row(key: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"sql": None}, "sql: or transform: is needed"),
-        ({"transform": "a:b"}, "one of them only"),
-        ({"sql": "SELECT FROM WHERE"}, "can't be understood"),
+        ({"sql": None}, "needs exactly one of sql: and transform:"),
+        ({"transform": "a:b"}, "exactly one of sql: and transform:"),
+        ({"sql": "SELECT FROM WHERE"}, "can't be parsed"),
         ({"sql": "DELETE FROM orders"}, "must be one query"),
         ({"sql": "SELECT a FROM orders; SELECT 2"}, "must be one query"),
         ({"sql": "SELECT a FROM shop.orders"}, "Write orders"),
@@ -79,7 +79,7 @@ def test_a_key_is_an_expression_over_one_row(key: str) -> None:
         ({"sources": ("orders", "shop.orders")}, "have orders twice"),
         ({"key": {"a": "a"}}, "key: has no effect"),
         ({"write": "upsert"}, "needs key:"),
-        ({"write": "upsert", "key": {"a": "a + 1"}}, "list them"),
+        ({"write": "upsert", "key": {"a": "a + 1"}}, "list columns of the result"),
         ({"order_by": ("a",)}, "order_by: has no effect"),
         ({"write": "replace", "on_change": "forward"}, "on_change: forward has no effect"),
     ],

@@ -60,7 +60,7 @@ def test_what_cannot_be_is_refused(where: str, line: str) -> None:
     ("where", "format_", "line"),
     [
         ("{field: a, equals: b}", "string", "tables: where: field: is for JSON, and format is string. Use header: or"),
-        ("{schema: a}", "json", "tables: a schema's name is for formats avro, protobuf, json_schema, confluent, and f"),
+        ("{schema: a}", "json", "tables: schema names need avro or protobuf or json_schema or confluent, and f"),
         ("{schema: a}", "{type: avro, schema: a.avsc}", "schema names come from a registry, and format: schema: is"),
     ],
 )

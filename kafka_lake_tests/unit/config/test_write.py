@@ -54,10 +54,10 @@ def test_a_history_tracks_columns() -> None:
         ("{mode: upsert, on_truncate: fail}", "write: on_truncate: has no effect: only an envelope reports truncates"),
         ("{mode: upsert, on_snapshot: replace}", "table: write: on_snapshot: replace needs envelope: debezium"),
         ("{mode: upsert, key: [id], ignore_null_updates: [id, v]}", "write: ignore_null_updates: id is in key: or"),
-        ("{mode: upsert, key: ['']}", "table: write: key: '' is empty, or there twice. Name each column once"),
-        ("{mode: upsert, key: [id], order_by: [at, at]}", "table: write: order_by: 'at' is empty, or there twice"),
+        ("{mode: upsert, key: ['']}", "table: write: key: '' is empty or occurs twice. Name each column once"),
+        ("{mode: upsert, key: [id], order_by: [at, at]}", "table: write: order_by: 'at' is empty or occurs twice"),
         ("{mode: upsert, ignore_null_updates: 3}", "table: write: ignore_null_updates: "),
-        ("{mode: history, key: [id], track: [id, a]}", "table: write: track: id is of key:, which identifies rows"),
+        ("{mode: history, key: [id], track: [id, a]}", "table: write: track: id is in key:, which identifies rows"),
     ],
 )
 def test_what_cannot_be_is_refused(text: str, line: str) -> None:

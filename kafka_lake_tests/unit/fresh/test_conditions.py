@@ -77,6 +77,6 @@ def test_topic_is_found_by_any_of_its_tables() -> None:
     found = [find_topic(topics, name).topic for name in ("t", "lake.t", "other", "lake.v_new")]
     assert found == ["t", "t", "t", "v"]
     with pytest.raises(
-        ConfigurationError, match=r"No topic has a table x here; the tables are: lake.other, lake.t, lake.v"
+        ConfigurationError, match=r"No topic has a table x in this project; the tables are: lake.other, lake.t, lake.v"
     ):
         find_topic(topics, "x")

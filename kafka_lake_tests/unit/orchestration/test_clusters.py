@@ -315,7 +315,7 @@ def test_a_command_takes_a_topic_with_its_clusters_name() -> None:
     with pytest.raises(ConfigurationError) as refused:
         kafka_lake.cli.project.topic_tables("orders")
     assert str(refused.value) == (
-        "Topic orders is in several Kafka clusters here. Name one of them: eu/orders or us/orders."
+        "Topic orders is in several Kafka clusters of this project. Name one of them: eu/orders or us/orders."
     )
     with pytest.raises(ConfigurationError, match="the topics are: eu/orders, us/orders"):
         kafka_lake.cli.project.topic_tables("asia/orders")
@@ -327,9 +327,11 @@ def test_a_command_asks_the_cluster_that_is_named() -> None:
     with at_hand(print, with_broker=False, with_catalog=False, cluster="us") as connections:
         assert connections.cluster.bootstrap_servers == "us:9092"
         assert connections.kafka_options["kafka.bootstrap.servers"] == "us:9092"
-    with pytest.raises(ConfigurationError, match=r"No Kafka cluster here has the name asia. Name one of eu, us."):
+    with pytest.raises(
+        ConfigurationError, match=r"No Kafka cluster of this project has the name asia. Name one of eu, us."
+    ):
         at_hand(print, cluster="asia").__enter__()
-    with pytest.raises(ConfigurationError, match=r"several Kafka clusters here: eu, us.*as in eu/orders"):
+    with pytest.raises(ConfigurationError, match=r"several Kafka clusters: eu, us.*as in eu/orders"):
         at_hand(print).__enter__()
 
 

@@ -177,7 +177,7 @@ CLASHES = {
     ),
     "by settings": ("topic: a\ntable: n.t", "topic: b\ntable: n.t", "Table n.t "),
     "with letters": ("topic: a", "topic: b\ntable: a__dead_letters", "Table lake.a__dead_letters "),
-    "same topic": ("topic: a", "topic: a", "Topic a would have two tables: "),
+    "same topic": ("topic: a", "topic: a", "Topic a is in two documents: "),
 }
 
 

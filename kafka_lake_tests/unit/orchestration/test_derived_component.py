@@ -111,7 +111,7 @@ def test_a_key_of_columns_is_a_list_or_one_name() -> None:
         ({"write": "merge"}, r"append"),
         ({"every": "sometimes"}, r"every: 'sometimes' is neither news nor a duration"),
         ({"from": []}, r"from"),
-        ({"sql": None}, r"sql: or transform: is needed"),
+        ({"sql": None}, r"needs exactly one of sql: and transform:"),
         ({"colour": "red"}, r"colour"),
         ({"rules": [{"not_null": ["hour"], "on_failure": "dead_letter"}]}, r"rules: number 1 \(not_null\): on_failure"),
         ({"rules": [{"not_null": ["hour"], "fail_above": "5%"}]}, r"fail_above: has no effect.*on_failure: warn"),

@@ -123,10 +123,10 @@ def test_a_topic_with_a_document_of_its_own_is_left_to_that(project: Any) -> Non
         ("topics: []", "topics: pattern: List should have at least 1 item"),
         ("topics: {pattern: .*, exclude: (}", "topics: exclude: '(' isn't a regular expression"),
         ("topics: .*\noverrides: {'*': {}}", "overrides: '*' isn't a regular expression"),
-        ("topics: {pattern: .*}\ntable: '{app}'", "table: '{app}' names {app}, and what '.*' matches has only {topic}"),
-        ("topics: ['a(.*)', 'b']\ntable: '{1}'", "table: '{1}' names {1}, and what 'b' matches has only {topic}"),
-        ("topics: .*\ndefaults: {topic: x}", "defaults: topic: stands above, beside defaults:"),
-        ("topics: .*\noverrides: {a: {cluster: x}}", "overrides: a: cluster: stands above"),
+        ("topics: {pattern: .*}\ntable: '{app}'", "table: '{app}' uses {app}, and the pattern '.*' has only {topic}"),
+        ("topics: ['a(.*)', 'b']\ntable: '{1}'", "table: '{1}' uses {1}, and the pattern 'b' has only {topic}"),
+        ("topics: .*\ndefaults: {topic: x}", "defaults: topic: belongs beside defaults:, not here"),
+        ("topics: .*\noverrides: {a: {cluster: x}}", "overrides: a: cluster: belongs beside defaults:"),
         ("topics: .*\ndefaults: {formt: json}", "defaults: formt: there is no such setting"),
         ("topics: .*\ndefaults: {table: {write: {mode: append, key: a}}}", "defaults: table: write: key: there is no"),
         ("topics: .*\ndefaults: {format: {a: b}}", "defaults: format: "),
@@ -172,7 +172,7 @@ def test_two_documents_are_not_about_the_same_topic(more: str, project: Any) -> 
     with pytest.raises(Exception, match="") as refused:
         many.tables()
     said = str(explanation(refused.value, many._sandbox.defs_folder_path))
-    assert re.search(r"Topic shop.orders would have two tables: by .*many/defs.yaml and by .*too/defs.yaml", said)
+    assert re.search(r"Topic shop.orders is in two documents: .*many/defs.yaml and .*too/defs.yaml", said)
 
 
 @pytest.mark.parametrize("text", ["", "junk", "{}", "[]", '{"topics": "abc"}', '{"topics": [1]}'])

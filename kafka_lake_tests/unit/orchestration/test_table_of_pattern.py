@@ -76,7 +76,7 @@ def test_a_pattern_of_a_table_comes_before_those_that_give_tables_of_their_own(p
 def test_two_patterns_that_take_the_same_topic_are_refused(project: Any) -> None:  # noqa: F811
     many = project({"all": ALL, "more": "KafkaTopic\ntopics: {pattern: .*orders}\ntable: orders"})
     refreshed(many)
-    assert "Topic shop.orders would have two tables" in refused(many)
+    assert "Topic shop.orders is in two documents" in refused(many)
 
 
 def test_a_derived_table_waits_for_the_topics_to_be_known(project: Any, caplog: Any) -> None:  # noqa: F811

@@ -177,7 +177,7 @@ def test_two_documents_with_a_topic_in_common_are_refused() -> None:
     first, _ = load("topics: [a, b]\ntable: both")
     second, _ = load("topic: b\ntable: other")
     third, _ = load("topic: c\ntable: both")
-    with pytest.raises(ConfigurationError, match="Topic b would have two tables"):
+    with pytest.raises(ConfigurationError, match="Topic b is in two documents"):
         check_documents(clusters, [first.place, second.place])
     with pytest.raises(ConfigurationError, match=r"one document with topics: \[a, c\]"):
         check_documents(clusters, [first.place, third.place])
@@ -242,7 +242,7 @@ def test_check_that_refuses_two_topics_has_one_result() -> None:
         topic: CheckFailedError("Refused.", [Finding("row_count", (f"{topic} lacks a record",), {"rows": 1})])
         for topic in ("a", "b")
     }
-    left = LeftBehindError("Table pizza.both: the run left topics", errors, RunReport("pizza.both", "run"))
+    left = LeftBehindError("Table pizza.both: some topics were not read", errors, RunReport("pizza.both", "run"))
     (result,) = Reporter(run, SHARED, nothing).refused(left)
     assert (result.check_name, result.passed) == ("row_count", False)
     assert result.description == "a lacks a record; b lacks a record"
@@ -282,7 +282,7 @@ def test_topics_of_two_clusters_are_refused() -> None:
     table: Any = SimpleNamespace()
     state = TableState(table, 1, None, others={"a": at("a", 3, cluster="other")})
     now = Watermarks(at("b", 0).identity, {0: 0}, {0: 1})
-    with pytest.raises(TableError, match="topics of one table are of one cluster"):
+    with pytest.raises(TableError, match="topics of a table must be in one cluster"):
         with_position(_context(now), TopicEnds(_context(now)), state)
 
 
@@ -327,11 +327,11 @@ def test_topic_that_fails_does_not_keep_others_from_being_read() -> None:
         now = Watermarks(at(spec.topic, 0).identity, {0: 0}, {0: 1})
         return RunReport("pizza.both", "run", {spec.topic: Reached(now, None)})
 
-    with pytest.raises(LeftBehindError, match=r"Table pizza.both: the run left topics where they were: a: ") as left:
+    with pytest.raises(LeftBehindError, match=r"Table pizza.both: some topics were not read: a: ") as left:
         each_topic(chosen, "run", run, warned.append)
     assert list(left.value.errors) == ["a"], "nothing is to be read of a topic that isn't there"
     assert list(left.value.report.reached) == ["c"]
-    assert [message.partition(":")[0] for message in warned] == ["Topic a is left out", "Topic b is left out"]
+    assert [message.partition(":")[0] for message in warned] == ["Topic a was skipped", "Topic b was skipped"]
     errors["a"] = KafkaError("No answer.")
     with pytest.raises(LeftBehindError) as left:
         each_topic(chosen, "run", run, warned.append)

@@ -94,16 +94,16 @@ tables_by: {field: source.table, name: 'shop.shop_{value}'}
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ("topic: orders\ntable: shop.shop_orders", "could make table shop.shop_orders"),
+        ("topic: orders\ntable: shop.shop_orders", "could create table shop.shop_orders"),
         ("topic: orders\ntable: shop.orders", None),
         ("topic: orders\ntable: shop_orders", None),
         (
             "topic: other\ntable: shop.other\ntables_by: {field: a, name: 'shop.{value}'}",
-            "could make table shop.changes",
+            "could create table shop.changes",
         ),
         (
             "topic: other\ntables_by: {field: a, name: 'shop.{value}_a'}",
-            "could make tables of the same name",
+            "could create tables with the same name",
         ),
         ("topic: other\ntable: shop.other\ntables_by: {field: a, name: 'shop.x_{value}'}", None),
     ],

@@ -523,10 +523,10 @@ def test_no_new_column_takes_a_name_that_is_just_being_given_up():
 @pytest.mark.parametrize(
     ("renames", "message"),
     [
-        ({"nowhere": "new"}, r"renames: there is no column nowhere.* new .*the columns there are a, where"),
-        ({"where.b": "c"}, r"no column where\.b.*the columns there are x"),
-        ({"no.where": "c"}, r"no column no\.where.*the columns there are a, where"),
-        ({"a": "Where"}, r"renames: a can't become Where, that name is taken.*a, where"),
+        ({"nowhere": "new"}, r"renames: there is no column nowhere.* new; the columns at this level are a, where"),
+        ({"where.b": "c"}, r"no column where\.b.*the columns at this level are x"),
+        ({"no.where": "c"}, r"no column no\.where.*the columns at this level are a, where"),
+        ({"a": "Where"}, r"renames: a can't become Where: that name is taken.*a, where"),
         ({"a": "_kafka"}, "that name is taken"),
         ({"a": "_pos"}, "isn't a valid column name"),
         ({"a": "b.c"}, "isn't a valid column name"),

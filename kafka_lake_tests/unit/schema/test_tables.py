@@ -344,7 +344,7 @@ def test_table_of_another_program_may_have_another_layout(catalog):
     [
         ({"partition_by": ("nowhere",), "sort_by": ()}, r"partition_by: there is no column 'nowhere'.*id, ordered_at"),
         ({"partition_by": (), "sort_by": ("nowhere",)}, r"sort_by: there is no column 'nowhere'"),
-        ({"partition_by": ("day(id)",), "sort_by": ()}, r"'day\(id\)' doesn't go with column id, which is int"),
+        ({"partition_by": ("day(id)",), "sort_by": ()}, r"'day\(id\)' can't be applied to column id of type int"),
     ],
 )
 def test_no_table_is_created_with_a_layout_that_cannot_be(catalog, settings_, message):
