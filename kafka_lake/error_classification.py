@@ -290,7 +290,7 @@ def files_out_of_reach(error: BaseException, table: str, catalog: str) -> KafkaL
     text, setting = java_text(error) or "", catalog_variable(catalog)
     if _NO_REGION in text:
         return ConfigurationError(
-            f"Table {table}: Spark doesn't know the region of its files in S3.",
+            f"Table {table}: Spark doesn't know the S3 region of its files.",
             f"Set {setting}S3__REGION. Stores other than AWS usually accept any region. Nothing was written.",
         )
     scheme = _NO_FILE_SYSTEM.search(text)
@@ -303,7 +303,7 @@ def files_out_of_reach(error: BaseException, table: str, catalog: str) -> KafkaL
     elif storage:
         remedy = f"Set {setting}IO_IMPL={storage.java_files}; Spark then gets its jar."
     return ConfigurationError(
-        f"Table {table}: its files are at {scheme[1]}://, and Spark has no client for that.",
+        f"Table {table}: its files are at {scheme[1]}://, and Spark has no client for this scheme.",
         f"{remedy} Nothing was written.",
     )
 
@@ -325,13 +325,13 @@ def _refused(text: str, topic: str, cluster: KafkaCluster) -> KafkaLakeError | N
     if found := _STORE.search(text):
         return ConfigurationError(
             f"{where} can't be reached: {found[1].strip().rstrip('.')}.",
-            "Each machine that Spark runs on needs the file, in the same place. Or set the certificate's text: "
+            "Copy the file to the same path on each machine that Spark runs on. Or set the certificate's text in "
             "KAFKA_LAKE_KAFKA_SSL_CA_PEM.",
         )
     if found := _REFUSED.search(text):
         return AuthenticationError(
             f"{where} refused {identity(properties)}: {found[1].strip().rstrip('.')}.",
             "If the password or the certificate has changed, restart this process with the new one. The next run "
-            "continues where the table ends.",
+            "continues at the table's position.",
         )
     return None

@@ -135,7 +135,7 @@ def check_addresses(name: str, properties: Mapping[str, str]) -> None:
     scheme = urlsplit(properties.get("warehouse", "")).scheme
     if scheme in _SPELLED:
         raise ConfigurationError(
-            f"Catalog {name}: Iceberg's Java library doesn't know {scheme}:// of its warehouse.",
+            f"Catalog {name}: Iceberg's Java library doesn't support {scheme}:// of the warehouse.",
             f"Write it as {_SPELLED[scheme]}.",
         )
 
@@ -256,8 +256,8 @@ def _database(name: str, properties: Mapping[str, str]) -> dict[str, str]:
         return {"uri": _sqlite(name, url)}
     if database != "postgresql":
         raise ConfigurationError(
-            f"Catalog {name}: it uses {database}; catalogs of type sql are in PostgreSQL or SQLite.",
-            f"Set {setting} to one of those, or use a REST catalog in front of this database.",
+            f"Catalog {name}: database {database} isn't supported; catalogs of type sql use PostgreSQL or SQLite.",
+            f"Set {setting} to a PostgreSQL or SQLite database, or use a REST catalog in front of this one.",
         )
     if not url.host:
         raise ConfigurationError(

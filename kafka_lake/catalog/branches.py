@@ -109,7 +109,7 @@ class StagingBranch:
         planned, self._planned = self._planned, None
         table = planned or self._catalog.table(self.identifier)
         if table is None:
-            raise PublishRefusedError(f"Table {'.'.join(self.identifier)} is gone.")
+            raise PublishRefusedError(f"Table {'.'.join(self.identifier)} no longer exists.")
         if head_of(table, self.name) == self.head:
             # An attempt before this one got no answer.
             return
@@ -190,10 +190,12 @@ class StagingBranch:
         main = table.metadata.refs.get("main") if table else None
         if table is None or main is None or main.snapshot_id != self.head:
             current = main.snapshot_id if main else None
-            raise PublishRefusedError(f"Table {name}: main moved from snapshot {self.head} to {current} meanwhile.")
+            raise PublishRefusedError(
+                f"Table {name}: another commit moved main from snapshot {self.head} to {current}."
+            )
         if (current := head_of(table, self.name)) != staged:
             raise PublishRefusedError(
-                f"Table {name}: branch {self.name} holds snapshot {current}, not the audited {staged}."
+                f"Table {name}: branch {self.name} has snapshot {current} instead of the audited snapshot {staged}."
             )
         retention = (main.max_ref_age_ms, main.max_snapshot_age_ms, main.min_snapshots_to_keep)
         # PyIceberg asserts the refs of this loaded table.

@@ -71,7 +71,7 @@ def explained(
     where = f"{what}: catalog {catalog} ({kind}{f' at {place}' if place else ''})"
     change = f"Correct {setting}URI, or uri among catalog_properties"
     if isinstance(error, sql.NoSuchModuleError):
-        return ConfigurationError(f"{where} names a database that SQLAlchemy doesn't know.", f"{change}.")
+        return ConfigurationError(f"{where} names a database that SQLAlchemy doesn't support.", f"{change}.")
     if isinstance(error, _NO_ADDRESS):
         return ConfigurationError(
             f"{where} has an address that is not a URL.", f"{change}, as in {BACKENDS[kind].example}."
@@ -96,7 +96,7 @@ def explained(
     if isinstance(error, sql.DatabaseError) and _SQLITE_FILE.search(str(error.orig)):
         return CatalogRefusedError(
             f"{where} can't be used: {_line(error, properties)}.",
-            f"Give this user the file and its folder, or {_lower(change)}.",
+            f"Give this user access to the file and its folder, or {_lower(change)}.",
         )
     if isinstance(error, _NO_ANSWER):
         return CatalogError(

@@ -116,7 +116,7 @@ def on_this_machine(name: str, kind: str, properties: Mapping[str, str]) -> dict
     # PyIceberg ends a path at ? and #, and takes file://./w for a relative one; Hadoop does neither.
     if warehouse.startswith(_FILE) and (urlsplit(warehouse).netloc or {"?", "#"} & set(warehouse)):
         raise ConfigurationError(
-            f"Catalog {name}: PyIceberg and Spark would take its warehouse {warehouse} for different folders.",
+            f"Catalog {name}: PyIceberg and Spark would resolve the warehouse {warehouse} to different folders.",
             f"Set {catalog_variable(name, 'warehouse')}, or KAFKA_LAKE_HOME, to an absolute path without ? and #.",
         )
     database = _sqlite_file(result.get("uri", "")) if kind == "sql" else ""
@@ -242,19 +242,21 @@ def _explained(error: Exception) -> ConfigurationError:
     if mark := getattr(error, "context_mark", None) or getattr(error, "problem_mark", None):
         return ConfigurationError(
             f"{file}, line {mark.line + 1}: PyIceberg can't read this YAML.",
-            "It takes no {…}, […], tags, anchors or repeated names, and both quotes of a text belong on its line.",
+            "PyIceberg's parser supports no {…}, […], tags, anchors and repeated names. Both quotes of a text must "
+            "be on one line.",
         )
     prefix = f"{PYICEBERG}catalog"
     catalogs = [name for name in os.environ if name.lower().startswith(prefix)]
     short = [name for name in catalogs if len(name.lower().removeprefix(PYICEBERG).split("__", maxsplit=2)) < 3]
     if isinstance(error, ValueError) and not isinstance(error, UnicodeDecodeError) and short:
         return ConfigurationError(
-            f"The environment variable {short[0]} names no property of a catalog.",
-            f"Unset it, and name the catalog and the property: {prefix.upper()}__LAKE__URI.",
+            f"The environment variable {short[0]} doesn't name a catalog and a property.",
+            f"Unset it, and set a variable with both names, such as {prefix.upper()}__LAKE__URI.",
         )
     return ConfigurationError(
         f"{file} can't be read as PyIceberg's configuration ({type(error).__name__}).",
-        "It must be readable, and UTF-8. Write catalog:, below it the catalog's name, and below that its properties.",
+        "The file must be readable UTF-8. Write catalog:, below it the catalog's name, and below the name its "
+        "properties.",
     )
 
 

@@ -136,8 +136,8 @@ class LakeCatalog(CatalogSettings):
         except OSError as error:
             setting = catalog_variable(self.name)
             raise CatalogRefusedError(
-                f"Catalog {self.name}: folder {folder} can't be made: {error.strerror}.",
-                f"Give this user the right to make it, or set KAFKA_LAKE_HOME, or {setting}URI and {setting}WAREHOUSE.",
+                f"Catalog {self.name}: folder {folder} can't be created: {error.strerror}.",
+                f"Let this user create it, or set KAFKA_LAKE_HOME, or {setting}URI and {setting}WAREHOUSE.",
             ) from error
 
     def address_of(self, name: str) -> str:
@@ -275,8 +275,8 @@ def enforces_requirements(table: Table) -> bool:
 def without_branches(catalog: LakeCatalog) -> CatalogRefusedError:
     """Return the error about a catalog that accepts a branch and doesn't keep it."""
     return CatalogRefusedError(
-        f"Catalog {catalog.name} at {catalog.address_of('uri')} doesn't keep branches of Iceberg tables: rows would be "
-        "on main before they are checked, and replace those that are there.",
+        f"Catalog {catalog.name} at {catalog.address_of('uri')} doesn't keep branches of Iceberg tables: rows would "
+        "reach main before they are checked, and replace existing rows.",
         "Use a catalog that keeps branches. Nessie's REST catalog keeps one snapshot of each table, on main.",
     )
 
@@ -287,17 +287,17 @@ def check_commit_requirements(catalog: LakeCatalog, table: Table) -> None:
         raise without_branches(catalog)
     if catalog.type == "rest" and not enforces_requirements(table):
         raise CatalogRefusedError(
-            f"Catalog {catalog.name} at {catalog.address_of('uri')} accepts commits whose assertions don't hold "
-            f"(assert-ref-snapshot-id, tried on table {'.'.join(table.name())}): writers would overwrite each other's "
-            "commits.",
-            "Use a catalog that follows Iceberg's REST specification, or a version of this one that does.",
+            f"Catalog {catalog.name} at {catalog.address_of('uri')} accepts commits whose assertions fail "
+            f"(assert-ref-snapshot-id, tested on table {'.'.join(table.name())}): writers would overwrite each "
+            "other's commits.",
+            "Use a catalog, or another version of this catalog, that follows Iceberg's REST specification.",
         )
     if catalog.type == "hive" and not compares_on_commit(catalog.pyiceberg, *table.name()[-2:]):
         raise CatalogRefusedError(
-            f"Catalog {catalog.name}: the Hive Metastore at {catalog.address_of('uri')} accepts commits that conflict "
-            f"with another one (expected_parameter_key, tried on table {'.'.join(table.name())}): a "
-            "writer that is suspended for longer than its lock would overwrite other writers' commits.",
-            "Use Hive Metastore 2.3.10 or 4.0.0, which compare (HIVE-26882), or a REST catalog.",
+            f"Catalog {catalog.name}: the Hive Metastore at {catalog.address_of('uri')} accepts conflicting commits "
+            f"(expected_parameter_key, tested on table {'.'.join(table.name())}): a writer that is suspended until "
+            "its lock expires would overwrite other writers' commits.",
+            "Use Hive Metastore 2.3.10 or 4.0.0, which support compare-and-set (HIVE-26882), or a REST catalog.",
         )
 
 

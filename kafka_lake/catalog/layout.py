@@ -37,7 +37,7 @@ class Layout:
             field = _field(schema, column, "partition_by", renames)
             if not transform.can_transform(field.field_type):
                 raise ConfigurationError(
-                    f"partition_by: {text!r} doesn't go with column {column}, which is {field.field_type}.",
+                    f"partition_by: {text!r} can't be applied to column {column} of type {field.field_type}.",
                     "Choose another transform or another column in the topic's YAML.",
                 )
             partitions.append((field.field_id, transform))
@@ -149,8 +149,8 @@ def check_layout(
         name = ".".join(table.name())
         alter = f"ALTER TABLE {'.'.join(map(written_name, (table.catalog.name, *table.name())))}"
         raise ConfigurationError(
-            f"Table {name} has another layout: partition_by: [{', '.join(have)}], "
-            f"sort_by: [{', '.join(current.order(schema))}].",
-            "main is unchanged. Correct partition_by: and sort_by:. Or give new files another layout, with Spark SQL: "
-            f"{'; '.join(f'{alter} {change}' for change in changes)}.",
+            f"The layout of table {name} differs from the settings: partition_by: [{', '.join(have)}], sort_by: "
+            f"[{', '.join(current.order(schema))}].",
+            "main is unchanged. Correct partition_by: and sort_by:, or change the layout of new files with Spark "
+            f"SQL: {'; '.join(f'{alter} {change}' for change in changes)}.",
         )

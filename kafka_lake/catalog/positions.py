@@ -121,7 +121,7 @@ def adopted_position(table: Table) -> Position | None:
     except ValueError as error:
         raise TableError(
             f"Table {'.'.join(table.name())}: its property {ADOPTED_AT} can't be read ({error}).",
-            "Correct the property, or upgrade kafka_lake if a newer one wrote it.",
+            "Correct the property, or upgrade kafka_lake if a newer version wrote it.",
         ) from error
 
 
@@ -190,7 +190,7 @@ def read_positions(table: Table) -> Positions:
         except ValueError as error:
             raise TableError(
                 f"Table {'.'.join(table.name())}: snapshot {snapshot.snapshot_id} has an invalid {POSITION} ({error}).",
-                "Roll the table back to an older snapshot, or upgrade kafka_lake if a newer one wrote it.",
+                "Roll the table back to an older snapshot, or upgrade kafka_lake if a newer version wrote it.",
             ) from error
         if positions:
             return positions

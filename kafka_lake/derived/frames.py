@@ -130,20 +130,21 @@ class Frames:
             names = [name.lower() for name in result.columns]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigurationError(
-                f"Table {spec.name}: the query gives column {twice[0]} twice; no two names may differ in case alone.",
-                "Give one of them another name by AS.",
+                f"Table {spec.name}: the query returns column {twice[0]} twice; names that differ only in case clash.",
+                "Rename one of them with AS.",
             )
         needed = [*spec.key, *spec.order_by, *([METADATA_COLUMN] if spec.is_row_wise else [])]
         if missing := [name for name in needed if name.lower() not in names]:
             raise ConfigurationError(
-                f"Table {spec.name}: the query gives no column {missing[0]}, only {', '.join(result.columns)}.",
-                f"Select it under that name, or correct key: or order_by:. {METADATA_COLUMN} names a row's record.",
+                f"Table {spec.name}: the query returns no column {missing[0]}, only {', '.join(result.columns)}.",
+                f"Select it under that name, or correct key: or order_by:. {METADATA_COLUMN} identifies a row's "
+                "record.",
             )
         for field in result.schema:
             if unsupported := _NOT_STORED.search(field.dataType.simpleString()):
                 raise ConfigurationError(
                     f"Table {spec.name}: column {field.name} has type {unsupported[1]}, which no table can store.",
-                    "Give it another type by CAST.",
+                    "CAST it to another type.",
                 )
         return result
 
@@ -156,7 +157,8 @@ class Frames:
             reason = next(filter(None, str(error).splitlines()), "").partition(" SQLSTATE")[0].rstrip(" ;.")
             raise ConfigurationError(
                 f"Table {self._spec.name}: the query or key: doesn't fit the tables that it reads: {reason}.",
-                "Correct sql:, transform: or key:. If a column of an upstream table was renamed, rebuild.",
+                "Correct sql:, transform: or key:. If a column of an upstream table was renamed, run `kafka-lake "
+                "rebuild`.",
             ) from error
 
     def kept(self, frame: DataFrame) -> DataFrame:

@@ -175,7 +175,7 @@ def _check_is_log(spec: DerivedTable, identifier: Identifier, table: Table) -> N
     if state.position is None:
         raise TableError(
             f"Table {spec.name}: no remaining snapshot of {name} has its position.",
-            "Run its topic, or the derived table, once; then run this one.",
+            f"Run the topic or derived table that fills {name} once, then this table.",
         )
 
 

@@ -136,7 +136,7 @@ def _drop_unused(spec: DerivedTable, engine: Engine) -> None:
         drop_if_unused(engine.catalog, spec.identifier)
     except Exception as error:
         # Don't hide the error that led here; the next run can use an empty table.
-        engine.observer.warn(f"Table {spec.name}, which is empty, couldn't be dropped: {error}")
+        engine.observer.warn(f"Empty table {spec.name} couldn't be dropped: {error}")
 
 
 def _committed(spec: DerivedTable, engine: Engine, todo: DerivePlan, held: ExitStack, *, began: float) -> DeriveReport:

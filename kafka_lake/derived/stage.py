@@ -151,9 +151,9 @@ class _Writer:
         count = expected if computed.candidates else keys.count()
         if computed.keys is not None and (strange := having(rows, keys, spec, "left_anti").count()):
             raise AuditFailedError(
-                f"Table {spec.name}: {strange} rows of the query have a key that none of the rows read from "
+                f"Table {spec.name}: {strange} rows of the query have keys that no row read from "
                 f"{', '.join(spec.sources)} has: {', '.join(f'{name} ({text})' for name, text in spec.key.items())}.",
-                "main is unchanged. Let key: return the key that each upstream row belongs to.",
+                "main is unchanged. Correct key:, so that it computes from upstream rows the same keys as the query.",
             )
         if expected or count:
             deletes = keys.select(F.lit(_DELETE).alias(_OP), *names.values())

@@ -199,7 +199,7 @@ def check_alone() -> None:
         ui = f" with its UI at {other.ui_url}" if other.ui_url else ""
         raise KafkaLakeError(
             f"A local stack runs in {home()} already: process {other.pids.get('kafka-lake')}{ui}.",
-            "Use it, or end it with Ctrl-C. For a second one, set KAFKA_LAKE_HOME and the ports.",
+            "Use it, or end it with Ctrl-C. For a second stack, set KAFKA_LAKE_HOME and the ports.",
         )
 
 

@@ -165,11 +165,11 @@ def check_same_catalog(session: Any, remote: str, catalog: OpenCatalog) -> None:
     there = uri if uri.startswith("jdbc:sqlite:") else ""
     if (kind or uri) and there != sqlite:
         raise ConfigurationError(
-            f"The Spark Connect server at {address_of(remote)} has another catalog {name} than this project: "
-            f"{_file(there)} there, {_file(sqlite)} here. Rows would be written to one and read from the other.",
-            "Start `kafka-lake up` again: its server takes the project's catalog. `python -m kafka_lake.engine` takes "
-            f"that of the environment, so set {catalog_variable(name)}… there. Configure your own server with the "
-            "same catalog.",
+            f"The Spark Connect server at {address_of(remote)} has another catalog {name} than this project: the "
+            f"server uses {_file(there)}, the project {_file(sqlite)}. Rows would be written to one catalog and read "
+            "from the other.",
+            "Restart `kafka-lake up`, whose server uses the project's catalog. For `python -m kafka_lake.engine`, "
+            f"set {catalog_variable(name)}… in its environment. Configure your own server with the same catalog.",
         )
 
 
@@ -191,7 +191,7 @@ def _unavailable(remote: str, error: Exception) -> Exception:
     code = error.getGrpcStatusCode() if isinstance(error, SparkConnectGrpcException) else None
     if getattr(code, "name", "") == "UNAUTHENTICATED":
         return ConfigurationError(
-            f"Spark Connect at {address_of(remote)} requires a token, and this one is wrong.",
+            f"Spark Connect at {address_of(remote)} requires a token, and the client's token is wrong.",
             "With `kafka-lake up`, unset SPARK_REMOTE: commands then find its server. Otherwise set "
             "SPARK_REMOTE=sc://localhost:PORT/;token=TOKEN; the token is in the file `token` of the server's folder.",
         )

@@ -36,5 +36,5 @@ def check_mask(pattern: str) -> None:
         re.compile(pattern)
     except re.error as error:
         raise ConfigurationError(
-            f"{pattern!r} isn't a regular expression: {error}.", "Write it as Python's module re reads it."
+            f"{pattern!r} isn't a regular expression: {error}.", "Use the syntax of Python's module re."
         ) from error

@@ -132,8 +132,8 @@ def _check_errors(rows: DataFrame, result: DataFrame, spec: TopicTable) -> None:
     kind = result.schema[TRANSFORM_ERROR].dataType.simpleString()
     if kind != "string":
         raise ConfigurationError(
-            f"{named} gives {TRANSFORM_ERROR} the type {kind}.",
-            "Make it a string that says what is wrong, null for a good row.",
+            f"{named} returns {TRANSFORM_ERROR} with type {kind}.",
+            "Return a string with the error message, or null for a valid row.",
         )
 
 

@@ -131,7 +131,7 @@ def names_in(records: DataFrame, values: Part) -> SchemaNames:
     if protobuf:
         if any(_framing(start).message is not message_indexes for start in protobuf):
             raise TableError(
-                f"Topic {topic}: where: schema: messages of Protobuf in this registry's format have no names here.",
+                f"Topic {topic}: where: schema: doesn't support Protobuf in this registry's format.",
                 "Nothing was read into a table. Use header: or sql: in where:.",
             )
         size = F.octet_length("start")

@@ -49,12 +49,12 @@ def refuse_other_keys(spec: TopicTable, table: Table) -> None:
     if have is None:
         if spec.is_keyed and row_count(table):
             raise TableError(
-                f"Table {name} has rows that were appended, and its topic is set to {spec.write}.", rebuild
+                f"Table {name} has rows that were appended, but its topic now has write: {spec.write}.", rebuild
             )
         return
     if not spec.is_keyed:
         raise TableError(
-            f"Table {name} was written with write: {have['write']}, and its topic is set to append.", rebuild
+            f"Table {name} was written with write: {have['write']}, but its topic now has write: append.", rebuild
         )
     if "track" in have:
         have["track"] = sorted(spec.renames.get(name, name) for name in have["track"])
@@ -113,5 +113,5 @@ def refuse_excepted_key(spec: TopicTable, key: Sequence[str]) -> None:
     if found := [name for name in key if name in spec.except_columns]:
         raise ConfigurationError(
             f"exclude_fields: topic {spec.topic} has {', '.join(found)} in its records' keys, which identify rows.",
-            "Remove that from exclude_fields:, or name other columns with write: key:.",
+            "Remove them from exclude_fields:, or name other columns with write: key:.",
         )

@@ -120,7 +120,7 @@ class TopicDecoder:
             raise FreshReadError(
                 f"Table {'.'.join(spec.identifier)}: the next commit renames columns "
                 f"({', '.join(f'{c.before} → {c.after}' for c in plan.renamed)}).",
-                f"Run it first: `kafka-lake ingest {spec.full_topic}`.",
+                f"Run the topic first: `kafka-lake ingest {spec.full_topic}`.",
             )
         rows, declared = row_type(plan.target.columns, spec), decoder.fixed is not None
         _, _, ignored = allowed_changes(spec, table, rows, plan=plan, declared=declared)
@@ -162,7 +162,7 @@ class TopicDecoder:
                 what = "delete rows" if operation == DELETE else "empty the table"
                 raise FreshReadError(
                     f"Topic {spec.topic}: {count} of the unread records {what}, which a fresh read can't show.",
-                    f"The next commit decides about them: `kafka-lake ingest {spec.full_topic}`.",
+                    f"Run the topic, whose next commit handles them: `kafka-lake ingest {spec.full_topic}`.",
                 )
         events = change.take(pa.array(places))
         rows = rows.append_column(OPERATION, events.field("operation")).append_column(CHANGE_EVENT, events)

@@ -105,7 +105,7 @@ class Fresh:
         """Return the error to show for an error of DuckDB."""
         return file_error(error, self.table) or KafkaLakeError(
             f"DuckDB can't run this query: {str(error).strip().splitlines()[0].rstrip('.')}.",
-            f"The table is this; its columns are {', '.join(self.columns.names)}.",
+            f"The table's name is this; its columns are {', '.join(self.columns.names)}.",
         )
 
 
@@ -136,7 +136,7 @@ class _Topic:
         if self.state.position is None and row_count(loaded):
             raise TableError(
                 f"Table {'.'.join(spec.identifier)} has rows and no position in topic {spec.topic}.",
-                f"`kafka-lake ingest {spec.full_topic}` recovers it.",
+                f"`kafka-lake ingest {spec.full_topic}` recovers the position.",
             )
 
     def backlog(self) -> Backlog:
@@ -255,7 +255,7 @@ class FreshTable:
         if loaded is None:
             raise TableError(
                 f"Topic {self.spec.topic} has no table {'.'.join(self.spec.identifier)} yet.",
-                f"`kafka-lake ingest {self.spec.full_topic}` makes it.",
+                f"`kafka-lake ingest {self.spec.full_topic}` creates it.",
             )
         known = self._snapshot
         if known is None or (known.head, known.schema) != (head_of(loaded), loaded.metadata.current_schema_id):

@@ -122,8 +122,8 @@ class ByteLimit:
         self._largest = largest(probes)
         if not probes:
             self._context.observer.warn(
-                f"Topic {spec.topic}: the brokers gave no record in time that would show how large records are. "
-                f"To stay within max_bytes_per_commit this commit reads {sum(map(len, fitting))} offsets."
+                f"Topic {spec.topic}: the brokers returned no sample records in time. To stay within "
+                f"max_bytes_per_commit, this commit reads {sum(map(len, fitting))} offsets."
             )
         return todo if fitting == todo.ranges else part(todo, fitting)
 

@@ -13,20 +13,20 @@ from kafka_lake.spec.topic_table import TopicTable
 
 _CONTINUE = (
     "Nothing was read. To continue with the remaining records and record the loss, set on_data_loss: continue in "
-    "the topic's YAML. Or set where those partitions continue: `kafka-lake reset {topic} --to … --partitions …`."
+    "the topic's YAML. Or set new positions: `kafka-lake reset {topic} --to … --partitions …`."
 )
 _REPLACED = (
-    "Nothing was read. The brokers may have been restored from an older copy. `kafka-lake reset {topic} --to earliest "
-    "--partitions {partitions}` replaces the rows from the log's first offset on with the current log. (A "
-    "table with write: upsert keeps its rows then; drop it to fill it again.) "
-    "`kafka-lake reset {topic} --to {targets}` accepts the log as it is, and so does on_data_loss: continue in the "
-    "topic's YAML, which records the loss."
+    "Nothing was read. The brokers may have been restored from an older copy. `kafka-lake reset {topic} --to "
+    "earliest --partitions {partitions}` reads the current log again and replaces the rows from its first offset "
+    "on. (A table with write: upsert keeps its rows; to fill it again, drop it.) `kafka-lake reset {topic} --to "
+    "{targets}` continues with the current log. on_data_loss: continue in the topic's YAML does the same, and "
+    "records the loss."
 )
 
 _WHY = {
     False: "It was deleted and recreated.",
     True: "These are the brokers of another cluster. If that is a mistake, correct cluster: in the topic's YAML, or "
-    "the brokers' address. A topic that moved there is another topic with other offsets.",
+    "the brokers' address. A topic that moved to another cluster is a new topic with other offsets.",
 }
 
 
@@ -75,10 +75,10 @@ def another_topic(position: Position, now: Watermarks) -> TopicReplacedError:
     before, current = position.identity, now.identity
     if before.topic != current.topic:
         return TopicReplacedError(
-            f"The table of topic {current.topic} is topic {before.topic}'s: it was filled from that one up to "
+            f"The table of topic {current.topic} belongs to topic {before.topic}, which filled it up to "
             f"{dict(position.offsets)} (topic id {before.topic_id}, cluster {before.cluster_id}).",
-            "Nothing was read, because rows of two topics would be mixed. Give one of them another table: in its YAML; "
-            f"if {current.topic} replaces {before.topic}, run `kafka-lake reset {current.topic} --to earliest`.",
+            "Nothing was read, because rows of two topics would be mixed. Give one topic another table: in its "
+            f"YAML; if {current.topic} replaces {before.topic}, run `kafka-lake reset {current.topic} --to earliest`.",
         )
     clusters = before.cluster_id and current.cluster_id and before.cluster_id != current.cluster_id
     what = "cluster id" if clusters else "topic id"
@@ -271,7 +271,7 @@ def refuse_other_log(position: Position, now: Watermarks, partitions: Collection
     if losses:
         topic = position.identity.topic
         raise DataLossError(
-            f"Topic {topic}: rows of other records would be replaced: {'; '.join(map(str, losses))}.",
+            f"Topic {topic}: the replay would replace rows of other records: {'; '.join(map(str, losses))}.",
             loss_remedy(topic, losses),
         )
 
@@ -291,7 +291,7 @@ def replacement(
         listed = "; ".join(f"partition {r.partition} offsets {r.start} to {r.end - 1}" for r in gone)
         raise DataLossError(
             f"Topic {now.identity.topic}: Kafka no longer has all records of the replay: {listed}.",
-            "Nothing was changed. Start later, or keep the rows that Kafka no longer has (--keep-missing).",
+            "Nothing was changed. Start later, or keep the rows whose records Kafka no longer has (--keep-missing).",
         )
     left = tuple(
         OffsetRange(r.partition, low, r.end)
@@ -329,7 +329,7 @@ def resetting(
             raise ConfigurationError(
                 f"Topic {now.identity.topic}: there is no offset {target} in partition {partition}; "
                 f"the partitions hold {holds}.",
-                "Choose an offset within those ranges, the end included.",
+                "Choose an offset in these ranges, including the end.",
             )
     same = position is not None and position.identity.same_as(now.identity)
     at = dict(position.offsets) if position and same else {}

@@ -39,7 +39,7 @@ def _move_heads(context: Context, tables: Tables, audited: Audited, properties: 
         planned, now = tables.dead_letters, current_dead_letters(context)
         if (now and now.head) != (planned and planned.head):
             # The new dead letters may be of records that are rows of this commit.
-            raise PublishRefusedError(f"Table {context.table_name}: its dead-letter table has changed meanwhile.")
+            raise PublishRefusedError(f"Table {context.table_name}: another commit changed its dead-letter table.")
     totals = _totals(context, audited)
     for name, side in (("dead letters", staged.dead_letters), ("deletes", staged.deletes)):
         if side is not None:
@@ -91,5 +91,5 @@ def refused_if_main_moved(context: Context, state: TableState) -> Iterator[None]
         if (head := head_of(table) if table else None) == state.head:
             raise
         raise PublishRefusedError(
-            f"Table {context.table_name}: main moved from snapshot {state.head} to {head} meanwhile."
+            f"Table {context.table_name}: another commit moved main from snapshot {state.head} to {head}."
         ) from error

@@ -65,7 +65,7 @@ def examine(spec: TopicTable, catalog: LakeCatalog, cluster: KafkaCluster) -> li
 def _existing(spec: TopicTable, catalog: LakeCatalog) -> Table:
     table = catalog.table(spec.identifier)
     if table is None:
-        raise TableError(f"Table {'.'.join(spec.identifier)} doesn't exist yet.", "Materialize it, and check then.")
+        raise TableError(f"Table {'.'.join(spec.identifier)} doesn't exist yet.", "Materialize it first.")
     return table
 
 

@@ -168,13 +168,13 @@ def each_topic(
             if len(chosen) == 1:
                 raise
             errors[spec.topic] = error
-            warn(f"Topic {spec.topic} is left out: {headline(error)}")
+            warn(f"Topic {spec.topic} was skipped: {headline(error)}")
             if is_transient(error):
                 # The other topics would fail in the same way.
                 break
     existing = {topic: error for topic, error in errors.items() if not isinstance(error, UnknownTopicError)}
     if failed := existing or (errors if not report.reached else {}):
-        raise LeftBehindError(f"Table {report.table}: the run left topics", failed, report)
+        raise LeftBehindError(f"Table {report.table}: some topics were not read", failed, report)
     return report
 
 

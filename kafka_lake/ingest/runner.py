@@ -252,10 +252,10 @@ class Runner:
             name = ".".join(identifier)
             try:
                 if drop_if_unused(self.context.connections.catalog, identifier):
-                    warn(f"Table {name} is dropped again: it was made for this run, and is empty.")
+                    warn(f"Table {name} is dropped: this run created it, and it is empty.")
             except Exception as error:
                 # Don't hide the error of the run; the next run can use an empty table.
-                warn(f"Table {name}, which is empty, is left behind: {error}")
+                warn(f"Empty table {name} couldn't be dropped: {error}")
 
     def forget_failed(self) -> None:
         """Count dead letters from 0: the limit holds for each part of a continuous run."""

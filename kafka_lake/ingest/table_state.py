@@ -70,8 +70,7 @@ def recovered_position(context: Context, state: TableState, now: Watermarks) -> 
         return None
     if not reached:
         raise TableError(
-            f"{where}, and none of the rows is of topic {spec.topic} as it is now "
-            f"(id {now.identity.topic_id or 'unknown'}).",
+            f"{where}, and no row belongs to the current topic {spec.topic} (id {now.identity.topic_id or 'unknown'}).",
             f"Nothing was read. {remedy}",
         )
     adopted = adopted_position(state.table)
@@ -234,7 +233,7 @@ def _check_same_cluster(context: Context, topic: TopicEnds, state: TableState) -
             raise TableError(
                 f"Table {context.table_name} has rows of topic {position.identity.topic} in Kafka cluster {other}, and "
                 f"topic {context.spec.topic} is in cluster {cluster}.",
-                "Nothing was read: the topics of one table are of one cluster. Give this one another table:, or "
+                "Nothing was read: the topics of a table must be in one cluster. Give this topic another table:, or "
                 "correct cluster:.",
             )
 

@@ -80,7 +80,8 @@ class TooLarge:
             # Another topic's record may have ended a shared engine.
             self._has_read_others = False
             self._context.observer.warn(
-                f"Topic {self._context.spec.topic}: the engine died, and {self._suspect}. It is tried alone."
+                f"Topic {self._context.spec.topic}: the engine died, and {self._suspect}. The run tries this record "
+                "alone."
             )
             return
         self._record(self._suspect, todo.after.identity)
@@ -90,10 +91,9 @@ class TooLarge:
         topic, place = self._context.spec.full_topic, f"{record.partition}:{record.offset}"
         return RecordTooLargeError(
             f"Topic {self._context.spec.topic}: {record}, which is too large for the engine's memory.",
-            "The table has the records before it. "
-            f"`kafka-lake reset {topic} --to {record.partition}:{record.offset + 1}` skips it, and records that. "
-            "To read it, give the engine more memory (KAFKA_LAKE_CONNECT_HEAP), then "
-            f"`kafka-lake reset {topic} --to {place}`.",
+            f"The table has the records before it. `kafka-lake reset {topic} --to "
+            f"{record.partition}:{record.offset + 1}` skips it; the check data_loss lists it. To read it, give the "
+            f"engine more memory (KAFKA_LAKE_CONNECT_HEAP), then `kafka-lake reset {topic} --to {place}`.",
         )
 
     def _record(self, record: Large, identity: TopicIdentity) -> None:

@@ -83,7 +83,7 @@ class TopicEnds:
         if context.spec.topics and not now.identity.topic_id:
             raise ConfigurationError(
                 f"Topic {context.spec.topic}: the brokers have no topic ids (they are older than Kafka 2.8), which "
-                f"distinguish the rows of table {context.table_name}.",
+                f"are needed to distinguish the rows of table {context.table_name}.",
                 "Give each topic its own table, with topic: instead of topics:.",
             )
         self._now = now

@@ -36,8 +36,8 @@ class LeftBehindError(KafkaLakeError):
         reasons = "; ".join(f"{name}: {headline(error)}" for name, error in errors.items())
         remedies = dict.fromkeys(error.remedy for error in errors.values() if isinstance(error, KafkaLakeError))
         super().__init__(
-            f"{about} where they were: {reasons}",
-            " ".join(filter(None, remedies)) or "Fix the cause and run again: it continues from there.",
+            f"{about}: {reasons}",
+            " ".join(filter(None, remedies)) or "Fix the cause and run again: the run continues from there.",
         )
         self.errors, self.report = dict(errors), report
 
@@ -159,7 +159,7 @@ class TopicRunner:
         """Raise the errors of stopped tables as one."""
         if self.errors:
             errors = {".".join(table): error for table, error in self.errors.items()}
-            raise LeftBehindError(f"Topic {self.context.spec.topic}: the run left tables", errors, report)
+            raise LeftBehindError(f"Topic {self.context.spec.topic}: some tables were not updated", errors, report)
 
     def _add_tables(self) -> None:
         """Make a runner for each new table."""

@@ -120,7 +120,7 @@ def missing_right(where: str, right: Right, properties: Mapping[str, str], text:
 
 def not_made(text: str, properties: Mapping[str, str]) -> ConfigurationError:
     """Return the error for properties that make no client."""
-    remedy = "Correct the property among the Kafka resource's properties or KAFKA_LAKE_KAFKA_*."
+    remedy = "Correct the property in kafka_properties: or in its KAFKA_LAKE_KAFKA_* variable."
     if "No provider for SASL mechanism GSSAPI" in text:
         remedy = (
             "The installed confluent-kafka doesn't support Kerberos, like all wheels on PyPI. Install librdkafka with "
@@ -128,7 +128,9 @@ def not_made(text: str, properties: Mapping[str, str]) -> ConfigurationError:
             "and its headers, then `pip install --no-binary confluent-kafka confluent-kafka`; docs/kafka-security.md "
             "has the commands."
         )
-    return ConfigurationError(f"The Kafka client for {properties['bootstrap.servers']} can't be made: {text}.", remedy)
+    return ConfigurationError(
+        f"The Kafka client for {properties['bootstrap.servers']} can't be created: {text}.", remedy
+    )
 
 
 def _is_certificate_alert(text: str) -> bool:
@@ -157,13 +159,13 @@ def _own_certificate_refused(where: str, text: str, properties: Mapping[str, str
     if own and (dates := validity(own)):
         return AuthenticationError(
             f"{where} refused the {named}, which {dates}.",
-            "Renew it, and set KAFKA_LAKE_KAFKA_SSL_CERTIFICATE_LOCATION to the new one.",
+            "Renew it, and set KAFKA_LAKE_KAFKA_SSL_CERTIFICATE_LOCATION to the new certificate.",
         )
     issuer = f" by {own.issuer.rfc4514_string()}" if own else ""
     return AuthenticationError(
         f"{where} refused the {named}: {text}.",
-        f"Use one that is signed by a CA that the brokers trust; this one is signed{issuer}. If the brokers want none, "
-        "check the port.",
+        f"Use a certificate from a CA that the brokers trust; this certificate is signed{issuer}. If the brokers "
+        "require no client certificate, check the port.",
     )
 
 

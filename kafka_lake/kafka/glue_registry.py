@@ -46,7 +46,7 @@ class GlueSchemaRegistry:
             raise ConfigurationError(
                 f"The schema registry's address is {SCHEME}://{self._region.rpartition('@')[2]}, with {others} of the "
                 "properties of other registries.",
-                "Write glue://REGION, and nothing else: AWS_PROFILE and the like have the keys.",
+                "Write only glue://REGION. boto3 finds credentials in AWS_PROFILE and its other variables.",
             )
         self._schemas: dict[str, WriterSchema] = {}
 
@@ -87,8 +87,8 @@ class GlueSchemaRegistry:
         found = self._asked(what, SchemaVersionId=schema_id.removeprefix(f"{KIND} "))
         if found["DataFormat"] not in get_args(SchemaType):
             raise UnknownSchemaError(
-                f"{what}: {self.url} says that its type is {found['DataFormat']}.",
-                f"Known here are {', '.join(get_args(SchemaType))}.",
+                f"{what}: its type in {self.url} is {found['DataFormat']}.",
+                f"Supported types: {', '.join(get_args(SchemaType))}.",
             )
         kind = cast(SchemaType, found["DataFormat"])
         return WriterSchema(kind, found["SchemaDefinition"], id=schema_id, version=found["VersionNumber"])
@@ -107,7 +107,7 @@ class GlueSchemaRegistry:
                     "Check that the producer used this account and region.",
                 ) from None
             if code in _PASSING_CODES or error.response["ResponseMetadata"].get("HTTPStatusCode", 0) >= 500:
-                raise RegistryError(f"{what}: {self.url} can't answer at the moment: {code}.", "Ask again.") from None
+                raise RegistryError(f"{what}: {self.url} is temporarily unavailable: {code}.", "Try again.") from None
             raise RegistryRefusedError(
                 f"{what}: {self.url} refused this client: {code}.", "Allow it glue:GetSchemaVersion."
             ) from None
@@ -115,5 +115,5 @@ class GlueSchemaRegistry:
             raise RegistryError(f"{what}: {self.url} can't be reached: {error}.", "Check region and network.") from None
         except BotoCoreError as error:
             raise RegistryRefusedError(
-                f"{what}: {self.url} wasn't asked: {error}.", "Give boto3 keys, for instance by AWS_PROFILE."
+                f"{what}: {self.url} got no request: {error}.", "Give boto3 credentials, for instance with AWS_PROFILE."
             ) from None

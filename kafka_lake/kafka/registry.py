@@ -47,9 +47,7 @@ _PASSING_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 # What the client raises for an answer that isn't a registry's, a login page for instance.
 _STUMBLES = (AttributeError, LookupError, TypeError, ValueError)
 
-_PROPERTIES = (
-    "Correct it among the registry resource's properties, or in the KAFKA_LAKE_REGISTRY_* variable of that name."
-)
+_PROPERTIES = "Correct the property in registry_properties:, or in its KAFKA_LAKE_REGISTRY_* variable."
 _UNREACHABLE = (
     "Check that the registry runs and KAFKA_LAKE_SCHEMA_REGISTRY_URL is right; `kafka-lake doctor` checks it too."
 )
@@ -188,7 +186,7 @@ class SchemaRegistry:
             return SchemaRegistryClient(self._settings)
         except (OSError, TypeError, ValueError) as error:
             raise ConfigurationError(
-                f"The client for the schema registry at {self.url} can't be made: {self._without_secrets(error)}.",
+                f"The client for the schema registry at {self.url} can't be created: {self._without_secrets(error)}.",
                 _PROPERTIES,
             ) from None
 
@@ -222,7 +220,7 @@ class SchemaRegistry:
         if schema is None:
             raise UnknownSchemaError(
                 f"{what}: the schema registry at {self.url} has no such schema.",
-                "Check that the producer used this registry, and that it is still the same one.",
+                "Check that the producer used this registry, and that the registry wasn't replaced.",
             )
         return self._schema(what, schema, schema_id)
 
@@ -367,7 +365,7 @@ class SchemaRegistry:
                 "KAFKA_LAKE_REGISTRY_BASIC_AUTH_USER_INFO or KAFKA_LAKE_REGISTRY_BEARER_AUTH_*.",
             )
         if status in _PASSING_STATUS or status >= 500:
-            return RegistryError(f"{self._where(what)} can't answer at the moment: {answer}.", "Ask again later.")
+            return RegistryError(f"{self._where(what)} is temporarily unavailable: {answer}.", "Try again later.")
         return RegistryRefusedError(f"{self._where(what)} answered {answer}.", _WRONG_ADDRESS)
 
     def _unanswered(self, what: str, error: Exception) -> RegistryError:
@@ -390,7 +388,8 @@ class SchemaRegistry:
         passing_errors = http_errors("TransportError") + http_errors("HTTPStatusError")
         passing = any(isinstance(cause, passing_errors) for cause in _causes(error))
         return (RegistryError if passing else RegistryRefusedError)(
-            f"{self._where(what)} wasn't asked, as there is no token for it: {self._without_secrets(error.message)}.",
+            f"{self._where(what)} got no request, because no token could be obtained: "
+            f"{self._without_secrets(error.message)}.",
             "Check KAFKA_LAKE_REGISTRY_BEARER_AUTH_ISSUER_ENDPOINT_URL and the client id, secret and scope beside it.",
         )
 
@@ -445,7 +444,7 @@ def _client_settings(properties: Mapping[str, str], timeout: float) -> dict[str,
         # A timeout of nan never ends, and one of inf is too large for a socket.
         if not 0 <= number < math.inf:
             raise ConfigurationError(
-                f"The schema registry's {name} is {settings[name]}, which is not a number from 0.", _PROPERTIES
+                f"The schema registry's {name} is {settings[name]}, which is not a number of at least 0.", _PROPERTIES
             )
         settings[name] = number
     if "bearer.auth.token" in settings:

@@ -73,10 +73,10 @@ def _rewrite(spark: Any, catalog: LakeCatalog, identifier: tuple[str, str], argu
     result = spark.sql(catalog.call("rewrite_data_files", identifier, **arguments)).collect()[0]
     if failed := result["failed_data_files_count"]:
         raise TableError(
-            f"Table {'.'.join(identifier)}: {failed} files could not be replaced by compacted ones: another writer has "
-            "deleted some of their rows meanwhile, or one of them can't be read. The rows are as they were.",
-            "Let only one writer at a time change rows; the next compaction takes the files. If it fails as well, the "
-            "log of Spark has the reason.",
+            f"Table {'.'.join(identifier)}: {failed} files could not be compacted: another writer deleted some of "
+            "their rows during the compaction, or a file can't be read. No rows changed.",
+            "Let only one writer at a time change rows; the next compaction tries these files again. If it fails "
+            "too, Spark's log has the reason.",
         )
     return result
 

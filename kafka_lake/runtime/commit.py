@@ -83,8 +83,7 @@ class Finding:
 
 
 RULES_REMEDY = (
-    "main is unchanged. Correct what produces the records, or change the rule: its own settings, on_failure: or "
-    "fail_above:. Then run again."
+    "main is unchanged. Correct the producer, or change the rule, its on_failure: or its fail_above:. Then run again."
 )
 
 

@@ -103,11 +103,11 @@ def _consistent(catalog: LakeCatalog, spec: TopicTable) -> tuple[TableState, Tab
         before, table, after = map(catalog.table, (spec.dead_letter_table, spec.identifier, spec.dead_letter_table))
         if table is None:
             raise TableError(
-                f"Table {'.'.join(spec.identifier)} doesn't exist yet.", f"`kafka-lake ingest {spec.topic}`"
+                f"Table {'.'.join(spec.identifier)} doesn't exist yet.", f"Run `kafka-lake ingest {spec.topic}` first."
             )
         if (before and head_of(before)) == (after and head_of(after)):
             return read_state(table), read_state(before) if before else None
-    raise TableError(f"The dead letters of {'.'.join(spec.identifier)} change all the time.", "Verify it again.")
+    raise TableError(f"The dead letters of {'.'.join(spec.identifier)} keep changing.", "Verify it again.")
 
 
 def bounded_database() -> Database:

@@ -63,7 +63,7 @@ def check_writable(table: Table) -> None:
         remedy = f"Upgrade it with Spark SQL: ALTER TABLE {name} SET TBLPROPERTIES ('format-version' = '2')."
         raise TableError(f"Table {name} has Iceberg's format version 1, which has no row-level deletes.", remedy)
     if (form := properties.get("write.format.default", "parquet")) != "parquet":
-        remedy = "Set the property write.format.default to parquet: files that are there stay as they are."
+        remedy = "Set the property write.format.default to parquet: existing files stay unchanged."
         raise TableError(f"Table {name} asks for data files in {form}; kafka_lake writes Parquet.", remedy)
     if unknown := [key for key in properties if key.startswith(("write.parquet.bloom-filter-enabled", "encryption."))]:
         remedy = "Remove the property; let the object store encrypt files."
@@ -122,7 +122,7 @@ def run_tasks(spark: Any, frame: DataFrame, held: ExitStack, *, keep: bool = Tru
     """Run the writing tasks; return their rows, which Spark caches, and their reports."""
     if (zone := spark.conf.get(_TIME_ZONE)) != "UTC":
         raise ConfigurationError(
-            f"Spark's session has the time zone {zone}: Arrow would shift times.", f"Leave {_TIME_ZONE} at UTC."
+            f"Spark's session has the time zone {zone}: Arrow would shift times.", f"Set {_TIME_ZONE} to UTC."
         )
     if keep:
         frame = cached(frame, held)
@@ -131,9 +131,9 @@ def run_tasks(spark: Any, frame: DataFrame, held: ExitStack, *, keep: bool = Tru
     except PythonException as error:
         if missing := _MISSING.search(str(error)):
             raise ConfigurationError(
-                f"Spark's machines lack what tasks need: {missing[1]}.",
-                "Install there, in the Python that Spark uses: pyarrow, pyiceberg[pyarrow], duckdb, and the packages "
-                "of the topic's format, in the versions of this environment.",
+                f"Spark's workers lack a package that tasks need: {missing[1]}.",
+                "Install in the Python of Spark's workers: pyarrow, pyiceberg[pyarrow], duckdb, and the packages of "
+                "the topic's format, in the versions of this environment.",
             ) from error
         raise
     return frame, [loaded(row[REPORT]) for row in rows]

@@ -134,8 +134,8 @@ def _refuse_own_names(spec: TopicTable, target: Target) -> None:
     own = {field.name for field in change_columns(spec)}
     if taken := [field.name for field in target.columns if field.name.lower() in own]:
         raise TableError(
-            f"Topic {spec.topic}: its schema has columns {', '.join(taken)}, and write: {spec.write} has its own by "
-            "these names.",
+            f"Topic {spec.topic}: its schema has columns {', '.join(taken)}, and write: {spec.write} reserves these "
+            "names.",
             "Leave the fields out with exclude_fields:, or give them other names in the schema.",
         )
 
@@ -166,7 +166,7 @@ def refuse_changes(spec: TopicTable, changes: Sequence[Change]) -> None:
     if len(changes) > _REASONS:
         reasons.append(f"and {len(changes) - _REASONS} more changes")
     if all(c.safe for c in changes):
-        remedy = "Set evolution: evolve to allow that, or ignore_new to leave new columns out."
+        remedy = "Set evolution: evolve to allow these changes, or ignore_new to leave new columns out."
     else:
         remedy = "Give the column another name, correct columns: or transform:, or choose another on_incompatible:."
     raise SchemaRefusedError(spec, reasons, remedy, changes)
@@ -189,14 +189,13 @@ def refuse_too_many(spec: TopicTable, before: Schema | None, after: Schema) -> N
     parent = max(parents, key=lambda name: parents[name])
     some = [path for path in new if path.rpartition(".")[0] == parent][:_NAMED]
     reason = (
-        f"at least {len(new)} new columns and the {len(have)} there are would be more than "
-        f"{spec.max_columns} columns; most of them are {f'in {parent}' if parent else 'at the top level'}, as "
-        f"{', '.join(some)}"
+        f"at least {len(new)} new columns and the {len(have)} existing columns would be more than {spec.max_columns} "
+        f"columns; most of them are {f'in {parent}' if parent else 'at the top level'}, such as {', '.join(some)}"
     )
     leave_out = "" if before is None else "; or set evolution: ignore_new to leave new fields out"
     remedy = (
-        'If their names are data, as in {"user_123": …}, declare the column that they are in with columns:, as a map '
-        f"or as string; if there are so many columns, declare them all{leave_out}."
+        'If their names are data, as in {"user_123": …}, declare the column that contains them as a map or '
+        f"as string, with columns:. Otherwise declare all columns{leave_out}."
     )
     raise SchemaRefusedError(spec, [reason], remedy)
 

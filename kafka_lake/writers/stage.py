@@ -218,7 +218,7 @@ def _stage_without(
         raise AuditFailedError(
             f"Topic {source.context.spec.topic}: rules refuse {len(refused)} of {before.primary.rows} rows, but "
             f"{rows.primary.rows} were staged without them.",
-            "Nothing was published. A transform must give the same rows for the same records; without a transform "
+            "Nothing was published. A transform must return the same rows for the same records; without a transform "
             "this is a bug in kafka_lake: please report it.",
         )
     return replace(rows, left_out=before.left_out)

@@ -106,7 +106,7 @@ def test_a_metastore_that_does_not_compare_gets_no_table(
 
     monkeypatch.setattr(Client, "alter_table_with_environment_context", careless)
     with pytest.raises(
-        CatalogRefusedError, match=r"conflict with another one \(expected_parameter_key.*2\.3\.10 or 4\.0\.0"
+        CatalogRefusedError, match=r"accepts conflicting commits \(expected_parameter_key.*2\.3\.10 or 4\.0\.0"
     ):
         ingest(spec, connections(), "run-1")
     assert connections().catalog.table(spec.identifier) is None

@@ -370,7 +370,7 @@ def test_without_errors_the_frame_is_left_as_it_is(records: Records) -> None:
     [
         (marked("refuses_odd"), "id bigint, _error string", "Topic t: .* which the topic's values have too"),
         (marked("passes"), "id bigint, _error string", "Topic t: .* which the topic's values have too"),
-        (marked("numbers_errors"), "id bigint", "Topic t: .* gives _error the type int"),
+        (marked("numbers_errors"), "id bigint", "Topic t: .* returns _error with type int"),
     ],
 )
 def test_invalid_transform_error_column_is_refused(topic: TopicTable, ddl: str, match: str, records: Records) -> None:

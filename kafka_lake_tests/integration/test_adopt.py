@@ -311,7 +311,7 @@ def test_a_table_that_moves_before_the_commit_is_not_taken_over(
         if step == "audited":
             view(spec).table.append(pa.Table.from_pylist([row], schema=COLUMNS))
 
-    with pytest.raises(AdoptionRefusedError, match="has committed meanwhile: main was at snapshot"):
+    with pytest.raises(AdoptionRefusedError, match="has committed since the preview: main was at snapshot"):
         adopt(spec, connections(), "run-1", found, source, observer=Observer(step_done=append))
     assert view(spec).position() == {}
     view(spec).assert_no_branches()
@@ -374,7 +374,7 @@ def test_adopt_command_refuses_conflicting_options(
     both = command_line(
         [spec], "adopt", name, "--topic", topic.name, "--from-offsets", "0:2", "--from-kafka-connect", "c"
     )
-    assert (both.exit_code, "Give exactly one" in both.output) == (1, True)
+    assert (both.exit_code, "Set exactly one" in both.output) == (1, True)
     other = command_line([spec], "adopt", "it.other", "--topic", topic.name, "--from-offsets", "0:2,1:2")
     assert (other.exit_code, f"names table {name}, not it.other" in " ".join(other.output.split())) == (1, True)
     del table

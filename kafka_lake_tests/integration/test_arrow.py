@@ -256,7 +256,9 @@ def test_packages_that_tasks_lack_are_named(
 
     monkeypatch.setattr(task, "decode_and_write", lacking)
     spec = topic.spec()
-    with pytest.raises(ConfigurationError, match="lack what tasks need: No module named 'a_package_that_is_not_there'"):
+    with pytest.raises(
+        ConfigurationError, match="lack a package that tasks need: No module named 'a_package_that_is_not_there'"
+    ):
         ingest(spec, connections(), "run")
     assert view(spec).catalog.table(spec.identifier) is None
 

@@ -236,8 +236,8 @@ def test_discovery_names_format_and_columns(register: Register) -> None:
     [
         (400, "EntityNotFoundException", UnknownSchemaError, "glue://eu-west-1 has no such schema"),
         (400, "AccessDeniedException", RegistryRefusedError, "Allow it glue:GetSchemaVersion"),
-        (400, "ThrottlingException", RegistryError, "can't answer at the moment"),
-        (500, "InternalServiceException", RegistryError, "can't answer at the moment"),
+        (400, "ThrottlingException", RegistryError, "is temporarily unavailable"),
+        (500, "InternalServiceException", RegistryError, "is temporarily unavailable"),
     ],
 )
 def test_each_answer_has_its_error(

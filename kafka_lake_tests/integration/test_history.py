@@ -238,7 +238,7 @@ def test_a_history_goes_with_the_columns_of_its_records(
         ({"write": "upsert"}, "write was history and is upsert; track was"),
         (
             {"write": "append"},
-            "was written with write: history, and its topic is set to append",
+            "was written with write: history, but its topic now has write: append",
         ),
     ):
         with pytest.raises(KafkaLakeError, match=said):

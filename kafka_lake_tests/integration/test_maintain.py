@@ -285,7 +285,7 @@ def test_maintenance_continues_after_a_table_fails(
     of_broken, of_healthy = json.loads(reported.stdout)
     assert of_broken["compacted"] is None
     assert of_broken["expired"] > 0
-    assert "could not be replaced" in of_broken["failures"][0]
+    assert "could not be compacted" in of_broken["failures"][0]
     assert of_healthy["compacted"]
     assert table_health(view(healthy).table).data_files == 1
     # Files that can't be read are no reason to keep snapshots.

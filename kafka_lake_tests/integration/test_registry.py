@@ -337,7 +337,7 @@ def reported(registry: SchemaRegistry) -> RegistryError:
         (200, '{"status": "UP"}', RegistryRefusedError, "a response that isn't from a schema registry"),
         (204, "", RegistryRefusedError, "a response that isn't from a schema registry"),
         (200, '{"schema": "openapi: 3", "schemaType": "OPENAPI"}', UnknownSchemaError, "with type OPENAPI"),
-        (408, "", RegistryError, "can't answer at the moment: HTTP 408"),
+        (408, "", RegistryError, "is temporarily unavailable: HTTP 408"),
         (429, '{"error_code": 429, "message": "slow down"}', RegistryError, "HTTP 429, slow down"),
         (500, '{"error_code": 50001, "message": "store"}', RegistryError, "HTTP 500, store"),
         (503, "<html>" + "x" * 5000, RegistryError, "HTTP 503"),
@@ -417,7 +417,7 @@ def test_a_token_from_an_identity_provider(status: int, error: type[RegistryErro
         if error:
             failed = reported(registry)
             assert type(failed) is error
-            assert "there is no token for it" in str(failed)
+            assert "no token could be obtained" in str(failed)
         else:
             assert registry.by_id(1).text == '"string"'
             assert server.asked[-1][1]["authorization"] == "Bearer fresh"
@@ -553,7 +553,7 @@ def test_tls_with_certificates_of_both_sides(authority: Authority) -> None:
 
         locked = {**trusting, "ssl.certificate.location": locked_certificate, "ssl.key.location": locked_key}
         assert SchemaRegistry({**locked, "ssl.key.password": SECRET}).by_id(1).text == '"string"'
-        with pytest.raises(ConfigurationError, match="can't be made"):
+        with pytest.raises(ConfigurationError, match="can't be created"):
             SchemaRegistry(locked).by_id(1)
 
         failed = reported(SchemaRegistry(trusting))

@@ -137,7 +137,7 @@ def _answer(method: Callable[..., Any], *args: Any, **named: Any) -> Any:
         raise ServerError(error.message) from error
     except TApplicationException as error:
         raise CatalogRefusedError(
-            f"The Hive Metastore can't be used: {error.message}. Iceberg's clients need methods that are gone since "
-            "Hive 4.0.1.",
+            f"The Hive Metastore can't be used: {error.message}. Iceberg's clients need methods that Hive 4.0.1 "
+            "removed.",
             "Use Hive Metastore 2.3.10 or 4.0.0, or the REST catalog that Hive has since 4.1 (type: rest).",
         ) from error

@@ -80,7 +80,7 @@ def _version_3(metadata: TableMetadata, io: FileIO) -> str:
     if TableMetadataUtil.parse_obj(document) != metadata:
         raise TableError(
             f"The metadata of the table at {metadata.location} can't be written unchanged in format version 3.",
-            "Change the table with Spark SQL, use a REST catalog, or keep to format version 2.",
+            "Change the table with Spark SQL, use a REST catalog, or use format version 2.",
         )
     return json.dumps(document)
 
@@ -92,7 +92,8 @@ def _refuse_early(metadata: TableMetadata) -> None:
         raise CatalogError(
             f"The newest commit of the table at {metadata.location} is {behind / 1000:.0f} s in the future by this "
             "machine's clock: after another commit, Iceberg would refuse to load the table.",
-            "Synchronize the clocks of all machines that write to it. The next commit works after that time.",
+            "Synchronize the clocks of all machines that write to the table. Commits work again when this clock has "
+            "passed that time.",
         )
 
 

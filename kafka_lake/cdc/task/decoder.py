@@ -170,7 +170,7 @@ class ChangesDecoder:
         known = {name.lower() for names in feeds for name in names} | set(map(str.lower, self._ignored))
         for number, names in events.unavailable.items():
             if unknown := [name for name in names if name.lower() not in known]:
-                message = f"Not sent, since unchanged, and the table has no such values: {', '.join(unknown)}."
+                message = f"The source omitted unchanged values that the table doesn't have: {', '.join(unknown)}."
                 events.errors.add({number: (VALUE_NOT_SENT, message)})
 
     def _change(self, events: ChangeEvents, unavailable: Mapping[int, Sequence[str]]) -> pa.StructArray:

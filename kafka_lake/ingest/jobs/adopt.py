@@ -288,7 +288,7 @@ def plan_adoption(spec: TopicTable, connections: Connections, source: Source) ->
     name = ".".join(spec.identifier)
     if spec.topics:
         raise ConfigurationError(
-            f"Table {name} has several topics: {', '.join(spec.topics)}. Only a table of one can be taken over.",
+            f"Table {name} has several topics: {', '.join(spec.topics)}. Only a table of one topic can be taken over.",
             "Nothing was changed. Take it over with topic: in its YAML, and write topics: after that.",
         )
     now = connections.cluster.watermarks_of(spec.topic)
@@ -397,8 +397,8 @@ class Adopt(Job):
 
     def _moved(self, what: str) -> AdoptionRefusedError:
         return AdoptionRefusedError(
-            f"Table {self.context.table_name}: the other writer has committed meanwhile: {what}.",
-            "Nothing was committed. Stop it, and try again.",
+            f"Table {self.context.table_name}: the other writer has committed since the preview: {what}.",
+            "Nothing was committed. Stop that writer, and try again.",
         )
 
 
@@ -409,7 +409,7 @@ def prepare_table(spec: TopicTable, connections: Connections, position: Position
     """
     table = connections.catalog.table(spec.identifier)
     if table is None:
-        raise TableError(f"Table {'.'.join(spec.identifier)} is gone.", "Nothing was changed.")
+        raise TableError(f"Table {'.'.join(spec.identifier)} no longer exists.", "Nothing was changed.")
     with table.transaction() as transaction:
         transaction.set_properties({ADOPTED_AT: position.to_json()})
     # Regardless of the evolution policy: new rows must be identified.

@@ -90,7 +90,7 @@ class Append(Job):
             raise ConfigurationError(
                 f"Topic {spec.topic} has no partition {min(self._partitions)}; it has "
                 f"{', '.join(map(str, topic.now.partitions))}.",
-                "Choose one of those. If you added the partition to Dagster by hand, delete it there.",
+                "Choose an existing partition. If you added the partition to Dagster by hand, delete it there.",
             )
         return todo
 

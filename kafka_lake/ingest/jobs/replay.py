@@ -73,7 +73,7 @@ def _ranges(context: Context, replay_range: ReplayRange, now: Watermarks) -> lis
     if unknown := sorted((chosen | set(first) | set(last)) - set(now.partitions)):
         raise ConfigurationError(
             f"Topic {spec.topic} has no partition {unknown[0]}; it has {', '.join(map(str, now.partitions))}.",
-            "Choose among those.",
+            "Choose existing partitions.",
         )
     both = sorted(chosen & set(first) & set(last))
     return [OffsetRange(p, first[p], last[p]) for p in both if first[p] < last[p]]
@@ -93,7 +93,8 @@ def _refuse_older_rows(context: Context, replay_range: ReplayRange, now: Waterma
     if found:
         listed = "; ".join(f"partition {r['partition']} offsets {r['first']} to {r['last']}" for r in sorted(found))
         raise DataLossError(
-            f"Topic {spec.topic}: the table has rows from {replay_range.start} on that Kafka no longer has: {listed}.",
+            f"Topic {spec.topic}: the table has rows from {replay_range.start} on whose records Kafka no longer has: "
+            f"{listed}.",
             "Nothing was changed. Start later, or keep those rows (--keep-missing).",
         )
 

@@ -66,7 +66,7 @@ def _value(name: str, bare: str, text: str) -> str:
         if trimmed != text:
             raise ConfigurationError(
                 f"{setting(name)} begins or ends with white space, which one of the Kafka clients removes.",
-                "Remove it. If it belongs to the credentials, choose others.",
+                "Remove the white space. If it is part of the credentials, choose other credentials.",
             )
         return text
     if not trimmed:

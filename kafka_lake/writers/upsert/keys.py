@@ -155,7 +155,8 @@ def partitions_error(spec: TopicTable, partition: object, offset: object, other:
     """Return the error for a key with events from several Kafka partitions and no order."""
     return ChangeRefusedError(
         f"Topic {spec.topic}: a key has changes from several Kafka partitions (in partition {partition} at offset "
-        f"{offset}; another one came from partition {other}), and offsets of different partitions can't be compared.",
+        f"{offset}; another change came from partition {other}), and offsets of different partitions can't be "
+        "compared.",
         "main is unchanged. Name the column that orders changes with order_by:, for instance a time of change.",
     )
 
@@ -163,9 +164,9 @@ def partitions_error(spec: TopicTable, partition: object, offset: object, other:
 def tombstone_error(spec: TopicTable, partition: object, offset: object, other: object) -> ChangeRefusedError:
     """Return the error for a tombstone whose key has a change from another Kafka partition."""
     return ChangeRefusedError(
-        f"Topic {spec.topic}: the record in partition {partition} at offset {offset} deletes a key and has no "
-        f"value, so no order; another change of the key came from partition {other}. It is unknown which one is newer.",
-        "main is unchanged. Let a value mark deletes, with delete_when:; or skip the record with kafka-lake reset.",
+        f"Topic {spec.topic}: the record in partition {partition} at offset {offset} is a tombstone, which has no "
+        f"order; another change of its key came from partition {other}. It is unknown which change is newer.",
+        "main is unchanged. Mark deletes in values with delete_when:, or skip the record with `kafka-lake reset`.",
     )
 
 

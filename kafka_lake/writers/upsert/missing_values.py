@@ -93,7 +93,7 @@ def with_missing_errors(records: DataFrame, spark: Any, missing: Sequence[Missin
     if not missing:
         return records
     columns = F.col(f"{INTERNAL}columns")
-    message = F.concat(F.lit("Not sent, since unchanged, and no row of the key has it: "), columns, F.lit("."))
+    message = F.concat(F.lit("The source omitted unchanged values that no row of the key has: "), columns, F.lit("."))
     errors = {
         "error_class": F.coalesce("error_class", F.when(columns.isNotNull(), F.lit(VALUE_NOT_SENT))),
         "error_message": F.coalesce("error_message", message),

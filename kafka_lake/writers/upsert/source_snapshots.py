@@ -263,9 +263,9 @@ def _check_one_source(spec: TopicTable, sources: Sequence[str], cutoff: Cutoff) 
         raise ChangeRefusedError(
             f"Topic {spec.topic}: the record in partition {cutoff.partition} at offset {cutoff.offset} {what}, and the "
             f"topic has changes of several source tables: {', '.join(sources)}. The rows to delete are ambiguous.",
-            "main is unchanged. Let each source table have its own topic, which is the default of "
-            "Debezium and Canal; or set on_truncate: ignore and on_snapshot: merge. If it is one table that was "
-            "renamed, a run with those settings forgets its old name.",
+            "main is unchanged. Let each source table have its own topic, which is the default of Debezium and "
+            "Canal; or set on_truncate: ignore and on_snapshot: merge. If the source table was renamed, a run with "
+            "these settings forgets its old name.",
         )
 
 
@@ -281,13 +281,13 @@ def check_snapshot_deletes(spec: TopicTable, snapshot: CompleteSnapshot, rows: i
     if snapshot.dead_letters:
         raise ChangeRefusedError(
             f"Topic {spec.topic}: {what}, and {snapshot.dead_letters} records of its commits are dead letters, which "
-            "may be of those rows.",
-            "main is unchanged. Fix the cause, and let a run go on with on_snapshot: merge; the rows stay until the "
-            "next snapshot.",
+            "may belong to those rows.",
+            "main is unchanged. Fix the cause, and set on_snapshot: merge for one run; the rows stay until the next "
+            "snapshot.",
         )
     if is_over(limit_of(spec.max_removed, "max_deletes"), older, of=rows):
         raise ChangeRefusedError(
             f"Topic {spec.topic}: {what}, and the limit is on_snapshot: max_deletes: {spec.max_removed}.",
-            "main is unchanged. If the source has lost these rows, raise max_deletes: for a run. If the "
-            "snapshot was of a part of the table, let a run go on with on_snapshot: merge, and the rows stay.",
+            "main is unchanged. If the source has lost these rows, raise max_deletes: for one run. If the snapshot "
+            "covered only a part of the table, set on_snapshot: merge for one run, and the rows stay.",
         )

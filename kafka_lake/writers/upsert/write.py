@@ -165,7 +165,7 @@ def _check_operations(batch: ChangeBatch, events: DataFrame, counts: Row) -> Non
                 f"Topic {spec.topic}: {count} records "
                 f"{'delete rows' if operation == DELETE else 'truncate the table'}, "
                 f"the first in partition {partition} at offset {offset}, and the settings refuse this.",
-                f"main is unchanged. To go on, set {settings}.",
+                f"main is unchanged. To continue, set {settings}.",
             )
 
 

@@ -109,7 +109,7 @@ CASES: list[tuple[str, Wrong, type[KafkaError] | type[ConfigurationError], str, 
         lambda w: w.certificate(w.foreign.issue("reader-mtls")),
         AuthenticationError,
         "refused the certificate CN=reader-mtls of this client",
-        "this one is signed by CN=foreign",
+        "this certificate is signed by CN=foreign",
     ),
     (
         "a key of another certificate",

@@ -65,7 +65,7 @@ def test_a_careless_catalog_without_a_table(examine: Examine, server: Requests, 
     server.careless = True
     found = examine()
     assert not found.passed
-    assert "assert-ref-snapshot-id, tried on table kafka_lake_doctor_" in found.message
+    assert "assert-ref-snapshot-id, tested on table kafka_lake_doctor_" in found.message
     assert "follows Iceberg's REST specification" in found.remedy
     assert catalog.pyiceberg.list_namespaces() == []
 

@@ -97,7 +97,7 @@ def test_missing_region_is_reported_with_its_setting(store: VendingStore, run: R
     reported = {key: value for key, value in cleared(store).items() if not key.startswith("s3.")}
     code, output = run(reported, ["spark"])
     assert code != 0
-    assert "Spark doesn't know the region of its files" in output, output[-3000:]
+    assert "Spark doesn't know the S3 region of its files" in output, output[-3000:]
     assert "Set PYICEBERG_CATALOG__LAKE__S3__REGION" in output
     assert "attempt 2 of" not in output
 

@@ -48,7 +48,9 @@ def test_a_variable_that_names_no_property_is_named_without_its_value(variable, 
     for name in [item for item in os.environ if item.upper().startswith("PYICEBERG")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv(variable, "hush")
-    with pytest.raises(ConfigurationError, match=f"variable {variable} names no property") as refused:
+    with pytest.raises(
+        ConfigurationError, match=f"variable {variable} doesn't name a catalog and a property"
+    ) as refused:
         properties_from_environment("lake")
     assert "hush" not in str(refused.value)
 
@@ -65,7 +67,10 @@ def test_wrong_variable_is_named_at_import_without_a_password():
         check=False,
     )
     assert done.returncode
-    assert "ConfigurationError: The environment variable PYICEBERG_CATALOG names no property" in done.stderr
+    assert (
+        "ConfigurationError: The environment variable PYICEBERG_CATALOG doesn't name a catalog and a property"
+        in done.stderr
+    )
     assert "hush" not in done.stderr
 
 

@@ -73,7 +73,10 @@ def test_a_port_where_nothing_listens(question: Callable[[LakeCatalog], object])
         ({"type": "sql", "uri": "nonsense:hush@x", "warehouse": "w"}, "is not a URL"),
         ({"type": "rest", "uri": "127.0.0.1:8181"}, "is not a URL"),
         ({"type": "rest", "uri": "catalog"}, "is not a URL"),
-        ({"type": "sql", "uri": "oracel://bob:hush@db/x", "warehouse": "w"}, "a database that SQLAlchemy doesn't know"),
+        (
+            {"type": "sql", "uri": "oracel://bob:hush@db/x", "warehouse": "w"},
+            "a database that SQLAlchemy doesn't support",
+        ),
     ],
 )
 def test_an_address_that_is_none(properties: dict[str, str], said: str) -> None:
@@ -113,7 +116,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     error = refusal({"type": "sql", "uri": f"sqlite:///{tmp_path}/file/c.db", "warehouse": f"file://{tmp_path}/w"})
     assert type(error) is CatalogRefusedError
-    assert f"folder {tmp_path}/file can't be made" in error.message
+    assert f"folder {tmp_path}/file can't be created" in error.message
 
 
 def test_a_folder_in_place_of_the_database(tmp_path: Path) -> None:

@@ -396,7 +396,9 @@ def test_what_nobody_can_tell_fails_or_is_computed_again() -> None:
 def test_a_log_whose_position_is_gone_needs_a_run_first() -> None:
     upstream = Upstream()
     upstream.commit(Operation.APPEND, {(0, 0): 0})
-    with pytest.raises(TableError, match=r"no remaining snapshot of lake\.orders has its position.*Run its topic"):
+    with pytest.raises(
+        TableError, match=r"no remaining snapshot of lake\.orders has its position.*that fills lake\.orders once"
+    ):
         planned(SPEC, None, upstream)
 
 

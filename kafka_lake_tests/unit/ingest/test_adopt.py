@@ -148,7 +148,7 @@ def test_a_table_whose_rows_are_replaced_by_key_is_refused() -> None:
 
 @pytest.mark.parametrize("given_", [(None, None), ("c", "0:1")])
 def test_exactly_one_source_must_be_given(given_: tuple[str | None, ...]) -> None:
-    with pytest.raises(ConfigurationError, match="Give exactly one"):
+    with pytest.raises(ConfigurationError, match="Set exactly one"):
         source_of(*given_)
 
 

@@ -465,7 +465,7 @@ def test_another_topic_is_refused(now, what):
 @pytest.mark.parametrize("accept_losses", [False, True])
 def test_another_topics_table_is_refused_by_both_names_whatever_the_policy(accept_losses):
     pasta = Watermarks(TopicIdentity("cluster-1", "topic-2", "pasta"), {0: 0}, {0: 9})
-    with pytest.raises(TopicReplacedError, match=r"table of topic pasta is topic pizzas's.*0: 5") as refused:
+    with pytest.raises(TopicReplacedError, match=r"table of topic pasta belongs to topic pizzas.*0: 5") as refused:
         plan(Position(ME, {0: 5}), pasta, {}, 10, accept_losses=accept_losses)
     assert "kafka-lake reset pasta" in refused.value.remedy
 

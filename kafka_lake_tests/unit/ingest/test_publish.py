@@ -58,6 +58,6 @@ def test_commit_is_refused_once_dead_letters_have_changed(letters: str, catalog:
         assert publish(context, Tables(None, planned), audited).published_at > 0
         assert events == ["published"]
         return
-    with pytest.raises(PublishRefusedError, match="its dead-letter table has changed meanwhile"):
+    with pytest.raises(PublishRefusedError, match="another commit changed its dead-letter table"):
         publish(context, Tables(None, planned), audited)
     assert events == ["discarded"]

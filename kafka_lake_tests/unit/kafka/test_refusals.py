@@ -175,7 +175,9 @@ def test_files_that_spark_has_no_client_for(scheme: str, remedy: str) -> None:
     cause = f'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "{scheme}"'
     reported = files_out_of_reach(py4j(f"o.S: Lost task\nCaused by: {cause}"), "shop.orders", "lake")
     assert reported is not None
-    assert reported.message == f"Table shop.orders: its files are at {scheme}://, and Spark has no client for that."
+    assert (
+        reported.message == f"Table shop.orders: its files are at {scheme}://, and Spark has no client for this scheme."
+    )
     assert remedy in reported.remedy
 
 
@@ -183,7 +185,7 @@ def test_a_region_that_spark_was_not_told() -> None:
     error = "SdkClientException: Unable to load region from any of the providers in the chain x"
     reported = files_out_of_reach(py4j(f"software.amazon.awssdk.core.exception.{error}"), "shop.orders", "lake")
     assert reported is not None
-    assert reported.message == "Table shop.orders: Spark doesn't know the region of its files in S3."
+    assert reported.message == "Table shop.orders: Spark doesn't know the S3 region of its files."
     assert reported.remedy.startswith("Set PYICEBERG_CATALOG__LAKE__S3__REGION.")
 
 

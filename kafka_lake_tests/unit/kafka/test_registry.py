@@ -92,7 +92,7 @@ def test_the_address_says_whose_registry_it_is(properties, kind):
 
 @pytest.mark.parametrize("given", ["nan", "inf", "-1", "x", None])
 def test_a_number_that_no_client_could_use_is_refused(given):
-    with pytest.raises(ConfigurationError, match=r"timeout is .*, which is not a number from 0"):
+    with pytest.raises(ConfigurationError, match=r"timeout is .*, which is not a number of at least 0"):
         SchemaRegistry({"url": "http://a", "timeout": given})
 
 
@@ -106,7 +106,7 @@ def test_a_number_that_is_none_is_named():
     [
         ({"ssl.ca.location": "/nowhere.pem"}, "ssl.ca.location is /nowhere.pem"),
         ({"ssl.certificate.location": "/nowhere.pem"}, "ssl.certificate.location is /nowhere.pem"),
-        ({"ssl.ca.location": __file__}, "can't be made"),
+        ({"ssl.ca.location": __file__}, "can't be created"),
         ({"basic.auth.user.info": SECRET}, "basic.auth.user.info must be in the form"),
         ({"basic.user.info": f"bob:{SECRET}"}, "basic.user.info"),
         ({"bearer.auth.credentials.source": SECRET, "bearer.auth.token": SECRET}, "Unrecognized bearer"),
