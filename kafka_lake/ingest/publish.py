@@ -40,7 +40,7 @@ def _move_heads(context: Context, tables: Tables, audited: Audited, properties: 
         if (now and now.head) != (planned and planned.head):
             # The new dead letters may be of records that are rows of this commit.
             raise PublishRefusedError(f"Table {context.table_name}: another commit changed its dead-letter table.")
-    totals = _totals(context, audited)
+    totals = totals_of_commit(context, audited)
     for name, side in (("dead letters", staged.dead_letters), ("deletes", staged.deletes)):
         if side is not None:
             side.branch.publish(side.snapshot, nothing)
@@ -52,7 +52,7 @@ def _move_heads(context: Context, tables: Tables, audited: Audited, properties: 
     return published_at
 
 
-def _totals(context: Context, audited: Audited) -> Totals:
+def totals_of_commit(context: Context, audited: Audited) -> Totals:
     """Return what the commit adds to the table's lifetime totals."""
     plan, staged = audited.plan, audited.staged
     totals = Totals(

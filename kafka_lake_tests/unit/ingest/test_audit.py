@@ -8,10 +8,14 @@ import pytest
 from pyiceberg.types import StringType
 
 from kafka_lake.catalog.branches import StagingBranch, branch_name
+from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import POSITION, TableState, head_of
+from kafka_lake.catalog.tables import Totals
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, positions_to_json
 from kafka_lake.ingest.audit import (
+    Audited,
     PartitionRows,
+    audit,
     check,
     data_loss,
     dead_letters,
@@ -22,9 +26,10 @@ from kafka_lake.ingest.audit import (
     schema_evolution,
     schema_refused,
 )
+from kafka_lake.ingest.publish import totals_of_commit
 from kafka_lake.quality.result import RuleResult
-from kafka_lake.runtime.commit import ColumnNote, Finding
-from kafka_lake.runtime.context import Context
+from kafka_lake.runtime.commit import RULES_REMEDY, CheckFailedError, ColumnNote, Finding
+from kafka_lake.runtime.context import Context, Observer
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.runtime.task.report import DeadLetterClass, Span
 from kafka_lake.schema.evolution.model import Conflict
@@ -433,6 +438,67 @@ def test_an_audit_has_all_findings_and_the_rows_of_each_partition(catalog):
         "topic pizzas partition 1 has 2 rows that Kafka no longer has, the first at offset 2; "
         "keep them with --keep-missing",
     )
+
+
+def audited_staged(catalog: LakeCatalog, spans: tuple[Span, ...], **more: Any) -> Staged:
+    """Return rows on a branch that carries the plan's position."""
+    table = catalog.pyiceberg.load_table(SPEC.identifier)
+    head = head_of(table)
+    branch = StagingBranch(None, catalog, SPEC.identifier, branch_name("run", head), head)  # type: ignore[arg-type]
+    branch.create()
+    branch.append([], {POSITION: CARRIED})
+    tip = branch.staged_snapshot()
+    primary = StagedTable(branch, tip, tip, TableState(table, head, BEFORE), rows=5, files=0, size=0, spans=spans)
+    return Staged(primary, None, 5, 0, 0, 0, **more)
+
+
+def test_audit_that_passes_has_its_findings_and_times(catalog: LakeCatalog) -> None:
+    made, steps = context(), list[str]()
+    made = replace(made, observer=Observer(step_done=steps.append))
+    staged = audited_staged(catalog, (Span(0, 4, 5, 8), Span(1, 1, 3, 3)))
+    passed = audit(made, PLAN, staged)
+    assert [finding.check for finding in passed.findings][:2] == ["row_count", "offset_continuity"]
+    assert (passed.plan, passed.staged, passed.rows_by_partition) == (PLAN, staged, {0: 4, 1: 1})
+    assert (steps, [*made.timings.seconds]) == (["audited"], ["audit"])
+
+
+@pytest.mark.parametrize("of_rules", [True, False])
+def test_audit_that_refuses_names_table_and_remedy(catalog: LakeCatalog, of_rules: bool) -> None:
+    (rule,) = rules_of([RuleEntry(not_null=("id",), on_failure="fail")])
+    gone = () if of_rules else (Vanished(1, 2, 2),)
+    staged = audited_staged(
+        catalog, (Span(0, 4, 5, 8), Span(1, 1, 3, 3)), vanished=gone, rules=(RuleResult(rule, 5, 1),)
+    )
+    with pytest.raises(CheckFailedError, match=r"^Topic pizzas, table pizza.orders: ") as refused:
+        audit(context(), PLAN, staged)
+    assert (refused.value.table, len(refused.value.findings)) == (SPEC.identifier, 6)
+    assert str(refused.value).endswith(RULES_REMEDY) == of_rules
+    assert ("; rule_not_null_id: " in str(refused.value)) != of_rules
+    assert "fix the cause and run again" in str(refused.value) or of_rules
+    branch = staged.primary.branch.name
+    assert branch not in catalog.pyiceberg.load_table(SPEC.identifier).metadata.refs, "what was staged is gone"
+
+
+def test_totals_of_a_commit() -> None:
+    made = context()
+    made.timings.refused = 2
+    made.timings.finish("read")
+    staged = Staged(Rows(5), None, 9, 3, 1, 0, bytes_read=77)  # type: ignore[arg-type]
+    seconds = made.timings.seconds
+    appended = Totals(commits=1, refused=2, records=9, rows=5, dead_letters=1, tombstones=3, bytes_read=77,
+                      seconds=seconds)  # fmt: skip
+
+    def totals(plan: Plan, staged: Staged) -> Totals:
+        return totals_of_commit(made, Audited(plan, staged, (), {}))
+
+    assert totals(PLAN, staged) == appended
+    merged = replace(staged, merge_result=upserted())
+    assert totals(PLAN, merged) == replace(appended, rows=7)
+    replay = replace(PLAN, kind="dead_letter_replay", ranges=())
+    assert totals(replay, staged) == Totals(commits=1, refused=2, moved=5, rewrites=1, seconds=seconds)
+    assert totals(replay, merged) == Totals(commits=1, refused=2, moved=10, rewrites=1, seconds=seconds)
+    replaced = replace(PLAN, kind="replay", deletes=PLAN.ranges)
+    assert totals(replaced, staged) == replace(appended, rewrites=1)
 
 
 def test_an_audit_compares_the_schema_of_the_staged_rows_with_the_heads(catalog):

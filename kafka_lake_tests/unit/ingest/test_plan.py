@@ -17,16 +17,19 @@ from kafka_lake.common.offsets import (
     losses_from_json,
     losses_to_json,
 )
+from kafka_lake.common.records import LastRecord
 from kafka_lake.common.text import start_timestamp_ms
 from kafka_lake.errors import ConfigurationError, DataLossError, TopicReplacedError
 from kafka_lake.ingest.jobs.append import Append
 from kafka_lake.ingest.plan import (
     backlog,
     is_time,
+    loss_remedy,
     offsets_of,
     old_brokers_warning,
     opening,
     plan,
+    refuse_adopted,
     refuse_other_log,
     replacement,
     resetting,
@@ -404,6 +407,48 @@ def test_a_reset_without_a_position_removes_rows_that_will_be_read_again() -> No
 def test_a_reset_to_where_nothing_is_is_refused(targets):
     with pytest.raises(ConfigurationError, match=r"there is no offset .* the partitions hold 0: 2\.\.9, 1: 0\.\.7"):
         resetting(AT, NOW, targets)
+
+
+def test_a_reset_keeps_the_last_records_before_offsets_that_stay() -> None:
+    last = {p: LastRecord(offset, "digest") for p, offset in ((0, 5), (1, 3))}
+    before = replace(AT, last=last)
+    assert resetting(before, NOW, {0: 3}).after.last == {1: last[1]}
+    assert resetting(before, NOW, {0: 6, 1: 4}).after.last == last
+    other_log = replace(NOW, replaced={0: 5})
+    assert resetting(before, other_log, {0: 6}).after.last == {1: last[1]}
+    assert resetting(before, other_log, {1: 4}).after.last == last
+    recreated = Watermarks(TopicIdentity("cluster-1", "topic-2", "pizzas"), {0: 0, 1: 0}, {0: 6, 1: 4})
+    assert resetting(before, recreated, {0: 6, 1: 4}).after.last == {}
+
+
+def test_records_before_an_adopted_position_are_refused() -> None:
+    adopted = Position(ME, {0: 5, 1: 4})
+    refuse_adopted(None, NOW, {0: 0})
+    refuse_adopted(adopted, NOW, {0: 5, 1: 9, 2: 0})
+    refuse_adopted(adopted, replace(NOW, identity=TopicIdentity("cluster-1", "topic-2", "pizzas")), {0: 0})
+    with pytest.raises(ConfigurationError) as refused:
+        refuse_adopted(adopted, NOW, {2: 7, 1: 3, 0: 4})
+    assert str(refused.value) == (
+        "Topic pizzas: the table was taken over from another writer, whose rows have no offsets: partition 0 offset 4, "
+        "taken over at 5; partition 1 offset 3, taken over at 4. Older records would be in the table twice. Nothing "
+        "was changed. Start at 0:5,1:4,2:7 or later. To read older records anyway, first delete the other writer's "
+        "rows, and then the table property kafka-lake.adopted-position."
+    )
+
+
+def test_remedy_of_a_replaced_log_names_its_partitions() -> None:
+    losses = [Loss(0, 2, 5, "retention"), Loss(1, 4, 6, "replaced"), Loss(3, 7, 9, "replaced")]
+    remedy = loss_remedy("pizzas", losses)
+    assert "`kafka-lake reset pizzas --to earliest --partitions 1,3`" in remedy
+    assert "`kafka-lake reset pizzas --to 1:6,3:9`" in remedy
+    assert "`kafka-lake reset pizzas --to … --partitions …`" in loss_remedy("pizzas", losses[:1])
+
+
+def test_replay_of_a_replaced_log_is_refused_with_its_remedy() -> None:
+    before = Position(ME, {0: 6, 1: 4, 9: 3}, last={0: LastRecord(5, "digest")})
+    refuse_other_log(before, replace(NOW, low={0: 8, 1: 6}), {0, 1, 9})
+    with pytest.raises(DataLossError, match=r"^Topic pizzas: the replay would .*reset pizzas --to earliest --part"):
+        refuse_other_log(before, replace(NOW, replaced={0: 5}), {0, 1, 9})
 
 
 def test_a_reset_to_a_recreated_topic_takes_its_identity():
