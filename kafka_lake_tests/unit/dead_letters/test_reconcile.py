@@ -132,6 +132,20 @@ def test_dead_letters_come_back_after_a_rollback_of_their_rows(tables):
     assert tables.pending_reconciliation() is None, "once"
 
 
+def test_dead_letters_come_back_from_the_oldest_snapshot_that_is_there(tables: Tables) -> None:
+    first = tables.append("table")
+    before = tables.append("letters")
+    tables.append("table", unreconciled="a")
+    tables.append("letters", reconciled="a@2", reconciled_from=before)
+    between = tables.append("letters")
+    tables.append("table", unreconciled="b")
+    tables.append("letters", reconciled="b@3", reconciled_from=between)
+    tables.load("table").manage_snapshots().rollback_to_snapshot(first).commit()
+    assert tables.pending_reconciliation() == Pending("rolled back: a@1", before)
+    tables.load("letters").maintenance.expire_snapshots().by_id(before).commit()
+    assert tables.pending_reconciliation() == Pending("rolled back: a@1", between)
+
+
 def test_the_newest_open_mark_is_told_by_its_number_and_not_by_its_text(tables):
     for _ in range(8):
         tables.append("table")

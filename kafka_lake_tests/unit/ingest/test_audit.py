@@ -30,7 +30,7 @@ from kafka_lake.ingest.publish import totals_of_commit
 from kafka_lake.quality.result import RuleResult
 from kafka_lake.runtime.commit import RULES_REMEDY, CheckFailedError, ColumnNote, Finding
 from kafka_lake.runtime.context import Context, Observer
-from kafka_lake.runtime.plan import Plan
+from kafka_lake.runtime.plan import Plan, Share
 from kafka_lake.runtime.task.report import DeadLetterClass, Span
 from kafka_lake.schema.evolution.model import Conflict
 from kafka_lake.schema.rules import Change
@@ -360,7 +360,22 @@ def test_what_happened_to_columns_is_told_in_lines():
     assert left[0] == ColumnNote("c0", "not added", "", "string", "evolution is evolve")
     assert left[99].column == "c99"
     assert left[100:] == (ColumnNote("…", "1 more not added", "", "", "evolution is evolve"),)
+    without_column = noted(SPEC, [], [], [], {f"u{number}": "is empty" for number in range(102)})
+    assert [note.column for note in without_column[:100]] == [f"u{number}" for number in range(100)]
+    assert without_column[100:] == (ColumnNote("…", "2 more not kept", "", "", ""),)
+    assert len(noted(SPEC, [], [], [], {f"u{number}": "" for number in range(100)})) == 100
     assert len(noted(SPEC, [], many[:100], [], {})) == 100
+
+
+def test_records_of_other_tables_are_counted_apart() -> None:
+    shared = replace(PLAN, share=Share(records=5, elsewhere=1))
+    finding = row_count(SPEC, shared, Counted(5, Rows(3), failed=1, tombstones=1, dead_letters=Rows(1)))
+    assert finding.problems == ()
+    assert (finding.facts["records_of_other_tables"], finding.facts["invisible_offsets"]) == (1, 0)
+    finding = row_count(SPEC, shared, Counted(4, Rows(4)))
+    assert finding.problems == ("5 records are routed to this table, but 4 were read for it",)
+    finding = row_count(SPEC, PLAN, Counted(9, Rows(4), failed=1, tombstones=1, dead_letters=Rows(1)))
+    assert finding.problems == ("9 records were read, but 4 rows + 1 dead letters + 1 tombstones make 6",)
 
 
 def test_a_schema_that_a_policy_refuses_is_told():
