@@ -16,6 +16,7 @@ from kafka_lake.engine.interop import packed, to_arrow_schema
 from kafka_lake.errors import TableError
 from kafka_lake.formats.columns import Target, columns_of, nullable_all
 from kafka_lake.formats.decoder import Decoder, Learned, observed_in_tasks
+from kafka_lake.formats.registered import Registered
 from kafka_lake.formats.task.decoded import NOTHING, Observed
 
 _INSPECTED = 100
@@ -58,7 +59,7 @@ class Changes(Decoder):
     order_by: tuple[str, ...]
     of_record: bool
     looks: bool
-    keys: Decoder | None = None
+    keys: Registered | None = None
     comparable: bool = True
     left_out: tuple[str, ...] | None = ()
     max_columns: int = 1000
@@ -134,6 +135,7 @@ class Changes(Decoder):
             return None
         learned = replace(self, rows=rows.decoder if rows else self.rows)
         if keys is not None:
+            assert isinstance(keys.decoder, Registered)
             learned = replace(learned, keys=keys.decoder)
         return Learned(learned, bool((rows and rows.again) or (keys and keys.again)))
 

@@ -24,7 +24,6 @@ from kafka_lake.formats.task.batches import (
 from kafka_lake.formats.task.decoded import MESSAGE, NOTHING, Observed
 from kafka_lake.formats.task.decoders import RejectAll
 from kafka_lake.formats.task.error_classes import UNDECODABLE
-from kafka_lake.formats.task.framing import SchemaId
 from kafka_lake.formats.task.key import KeyDecoder
 
 COLUMN = "value"
@@ -93,14 +92,6 @@ class Decoder:
             learns: Whether the table lacks some of them. If not, other fields of a key don't matter.
         """
         return None
-
-    def fields_of_schema(self) -> Mapping[SchemaId, tuple[str, ...]]:
-        """Return the names of the fields by the id of a schema in the registry."""
-        return {}
-
-    def fields_of(self, value: bytes, headers: Any) -> tuple[str, ...]:
-        """Return the names of a value's fields by the id of its schema; empty if the schema isn't known."""
-        return ()
 
     def unreadable_schemas(self) -> Sequence[str]:
         """Return why schemas of the records can't be read."""

@@ -21,6 +21,7 @@ from kafka_lake.ingest.run import ingest, replay_dead_letters
 from kafka_lake.kafka.registry import SchemaRegistry
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake.verify.run import verify
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.integration.test_formats import avro, letters, order, rows_by_id
 from kafka_lake_tests.integration.test_registry import Answer, Headers, Impostor
@@ -79,7 +80,8 @@ def test_ids_in_headers_and_in_values_in_one_topic(
 
     values = {n: {"id": n} if n % 3 else {"id": n, "note": "ü"} for n in range(24)}
     for n, value in values.items():
-        headers: list[tuple[str, bytes]] = []
+        # As Kafka Streams forwards it from a topic of another serializer.
+        headers: list[tuple[str, bytes]] = [("apicurio.value.globalId", (n + 1).to_bytes(8))]
         of_value, of_key = (
             SerializationContext(topic.name, part, headers) for part in (MessageField.VALUE, MessageField.KEY)
         )
@@ -91,6 +93,8 @@ def test_ids_in_headers_and_in_values_in_one_topic(
     see = view(spec)
     see.assert_exactly_once(topic.ledger)
     assert rows_by_id(see) == {n: {"note": None, **value, "_key": {"k": f"k{n}"}} for n, value in values.items()}
+    report = verify(spec, spec, connections(SchemaRegistry({"url": server.url})), sample=1.0)
+    assert (report.problems, report.counts["compared_rows"]) == ([], len(values))
     asked = {path.partition("?")[0] for path, _ in server.asked}
     assert {f"/schemas/guids/{guid}" for guid, _ in server.answer.schemas} <= asked  # type: ignore[attr-defined]
 
