@@ -204,7 +204,7 @@ def _explanation(found: Discovered) -> list[str]:
     value, key = found.value, found.key
     lines = [f"By `kafka-lake discover`: {value.evidence}."]
     if value.format is None:
-        lines.append("The format is unknown. Without the setting format: it is json.")
+        lines.append("The format is unknown. Without format:, it is json.")
     lines += value.remarks
     if key.evidence:
         lines.append(f"Keys: {key.evidence}.")
@@ -228,19 +228,19 @@ def _suggestions(found: Discovered) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield further settings, each with its explanation."""
     value, key = found.value, found.key
     if value.envelope:
-        why = f"For the current rows of the source's table instead of their changes, as {value.envelope} writes them:"
+        why = f"To store the source table's current rows instead of {value.envelope}'s change events:"
         yield why, {"format": {"type": value.format, "envelope": value.envelope}, "table": {"write": "upsert"}}
         return
     if value.is_json and (declaration := _declaration(value.columns)):
-        instead = ", infer_timestamps among them" if text_timestamps(value) else ""
+        instead = ", without infer_timestamps" if text_timestamps(value) else ""
         yield (
-            f"For columns as declared, instead of inferred from the records{instead}:",
+            f"To declare the columns instead of inferring them{instead}:",
             {"table": {"columns": declaration}},
         )
     if key.is_json and (declaration := _declaration(key.columns)):
-        yield "For a column of the keys:", {"key": {"format": "json", "schema": declaration}}
+        yield "To store the keys in a column:", {"key": {"format": "json", "schema": declaration}}
     elif key.is_decoded and not key.is_json:
-        yield "For a column of the keys:", {"key": key.format}
+        yield "To store the keys in a column:", {"key": key.format}
 
 
 def _declaration(columns: Sequence[Column]) -> str:

@@ -250,7 +250,7 @@ def _unknown_ids(contents: Sequence[bytes], ids: Sequence[SchemaId], part: Part,
     trouble = schemas.trouble or next((schemas.unsupported[id_] for id_ in ids if id_ in schemas.unsupported), "")
     if not trouble:
         # They are of another registry, or it is a coincidence. Any bytes can be read as `bytes`.
-        return Guess("bytes", evidence, remarks=("The registry doesn't have them.",))
+        return Guess("bytes", evidence, remarks=("The registry doesn't have these schema ids.",))
     payloads = [json_value(_framed(content)[1]) for content in contents]
     if all(isinstance(payload, dict) for payload in payloads):
         return Guess("json_schema", evidence, columns_of(payloads), (trouble,))

@@ -299,7 +299,7 @@ def test_discover_shows_schemas_of_the_registry(
     assert found[0].value.columns == (Column("id", "bigint"), Column("at", "date"))
     assert ", 1 is Protobuf with schema id " in found[1].value.evidence
     assert {column.name for column in found[1].value.columns} == {"id", "at", "value"}
-    assert found[2].value.remarks == ("The registry doesn't have them.",)
+    assert found[2].value.remarks == ("The registry doesn't have these schema ids.",)
 
     unreachable = replace(connections(), registry=SchemaRegistry({"url": "http://127.0.0.1:1"}))
     found = found_of(unreachable, avro, mixed)

@@ -231,7 +231,7 @@ def inflated(value: bytes, limit: int = _MOST_INFLATED) -> bytes:
     if len(content) > limit:
         raise OverflowError(f"The content has more than {limit} bytes uncompressed.")
     if not stream.eof or stream.unused_data:
-        raise ValueError("The compressed content is damaged: it is cut off, or something follows it.")
+        raise ValueError("The compressed content is damaged: it is cut off, or has trailing bytes.")
     return GLUE.starts[0] + value[len(_COMPRESSED) : GLUE.size] + content
 
 

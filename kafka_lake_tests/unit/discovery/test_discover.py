@@ -165,7 +165,7 @@ def test_a_wire_format_that_nobody_knows_is_only_likely() -> None:
     schemas = known()
     for part in ("value", "key"):
         found = guess(likely, part, schemas)
-        assert (found.format, found.remarks) == ("bytes", ("The registry doesn't have them.",))
+        assert (found.format, found.remarks) == ("bytes", ("The registry doesn't have these schema ids.",))
     for not_likely in (framed(2**31, b"abcdef"), framed(0, b"abcdef"), framed(1234, b"abc"), framed(1234, b"")):
         assert guess([not_likely], "value", ALONE).format == "bytes"
 
@@ -378,9 +378,9 @@ def loads(text: str) -> KafkaTopic:
 
 def uncommented(text: str) -> list[str]:
     """Return the document once with each of the settings that it suggests."""
-    head, *suggestions = text.split("\n\n  # For ")
+    head, *suggestions = text.split("\n\n  # To ")
     lines = [suggestion.partition("\n")[2] for suggestion in suggestions]
-    if "infer_timestamps among them" in text:
+    if "without infer_timestamps" in text:
         head = head.replace("format:\n    type: json\n    infer_timestamps: true", "")
     return [f"{head.rstrip()}\n{textwrap.indent(textwrap.dedent(line.replace('  # ', '')), '  ')}" for line in lines]
 
