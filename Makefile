@@ -43,7 +43,7 @@ $(STAMP): requirements.lock pyproject.toml kafka_lake/engine/ivy.xml
 	@touch $@
 
 .PHONY: demo
-demo: $(STAMP) ## Kafka to Iceberg on this machine: broker, orders, a run, the tables (AVRO=1: a topic in Avro too, CDC=1: a database too, MANY=1: routes and tables from tables)
+demo: $(STAMP) ## Kafka to Iceberg on this machine: broker, orders, a run, the tables (AVRO=1: also a topic in Avro, CDC=1: also a database, MANY=1: also many tables of one topic, and derived tables)
 	@$(BIN)/python -m examples.pizza_shop demo $(if $(AVRO),--avro) $(if $(CDC),--cdc) $(if $(MANY),--many)
 
 .PHONY: dev
@@ -51,15 +51,15 @@ dev: $(STAMP) ## The local stack with live records and Dagster's UI, until Ctrl-
 	@$(BIN)/python -m examples.pizza_shop live $(if $(S3),--s3)
 
 .PHONY: unit
-unit: $(STAMP) ## Tests of the code that decides: no JVM, no other process, no waiting
+unit: $(STAMP) ## Unit tests: pure code, without a JVM or other processes
 	@$(BIN)/pytest -n 2 --dist worksteal -m "not exhaustive and not processes and not slow" kafka_lake_tests/unit
 
 .PHONY: decode
-decode: $(STAMP) ## Decoding by the real Spark, many values in a frame: no topic, no broker
+decode: $(STAMP) ## Tests of decoding in Spark, without topics and brokers
 	@$(BIN)/pytest -n 2 --dist loadfile -m "not exhaustive" kafka_lake_tests/decode
 
 .PHONY: e2e
-e2e: $(STAMP) ## Dagster itself, and the demo: real servers of Dagster
+e2e: $(STAMP) ## Tests of Dagster itself, and of the demo, on real servers
 	@$(BIN)/pytest -n 2 --dist loadfile -m "not exhaustive" --durations=10 --durations-min=5 kafka_lake_tests/e2e
 
 # Three at a time, each with its own broker and Spark: one of them mostly waits. The second line needs processes of
@@ -76,7 +76,7 @@ test: $(STAMP) ## The tests: each promise on real servers
 	@$(BIN)/pytest -n 2 --dist each --pair rest_s3,postgres_s3 -m "every_pair and not exhaustive" $(addprefix kafka_lake_tests/,contract integration decode)
 
 .PHONY: exhaustive
-exhaustive: $(STAMP) ## More cases of the same promises, and the tutorial as it stands; part of `make nightly`
+exhaustive: $(STAMP) ## Longer tests of the same promises, and the tutorial; part of `make nightly`
 	$(call pytest,exhaustive)
 
 .PHONY: contract
@@ -106,15 +106,15 @@ chaos: $(STAMP) ## Faults at random on real systems, then a count of every recor
 .PHONY: fuzz
 fuzz: N ?= 100000
 fuzz: SEED ?= 1
-fuzz: $(STAMP) ## Inputs of every shape through the decoders, each judged by an oracle (N=100000 SEED=1)
+fuzz: $(STAMP) ## Random inputs through the decoders, compared with an independent decoder (N=100000 SEED=1)
 	@$(BIN)/python -m kafka_lake_tests.fuzz --inputs $(N) --seed $(SEED)
 
 .PHONY: mutants
-mutants: $(STAMP) ## Small changes to the code that decides, one at a time: do the unit tests notice? Takes an hour
+mutants: $(STAMP) ## Small changes to the code, one at a time: does a unit test fail? Takes an hour
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m kafka_lake_tests.mutants
 
 .PHONY: nightly
-nightly: $(STAMP) ## What takes longer than a test run: more cases, contract, wheel, scale, newest versions, verification
+nightly: $(STAMP) ## All long tests: more cases, contract, wheel, scale, newest versions, verification
 	@$(MAKE) exhaustive
 	@$(BIN)/pytest -n 2 --hypothesis-profile random kafka_lake_tests/unit
 	@$(MAKE) contract
@@ -123,12 +123,12 @@ nightly: $(STAMP) ## What takes longer than a test run: more cases, contract, wh
 	@$(MAKE) verification
 
 .PHONY: verification
-verification: $(STAMP) ## The long tests, each result into docs/verification.md (LANES="chaos soak")
+verification: $(STAMP) ## The verification tests; each result goes into docs/verification.md (LANES="chaos soak")
 	@$(BIN)/python -m kafka_lake_tests.report $(LANES)
 
 .PHONY: races
 races: RACES ?= 1000
-races: $(STAMP) ## Runs that race for one table: one winner each (RACES=1000 PAIR=rest_files)
+races: $(STAMP) ## Runs race for one table; each race must have one winner (RACES=1000 PAIR=rest_files)
 	@$(BIN)/python -m kafka_lake_tests.chaos.races --races $(RACES) $(addprefix --pair ,$(PAIR))
 
 .PHONY: bench
@@ -148,7 +148,7 @@ bench-peers: $(STAMP) ## The same, compared with the Iceberg sink of Kafka Conne
 .PHONY: bench-matrix
 bench-matrix: N ?= 1000000
 bench-matrix: REPEATS ?= 3
-bench-matrix: $(STAMP) ## What formats, layouts, rules and more tables cost beside declared JSON (N=1000000 REPEATS=3 CASE="4 rules" KEEP=1: into docs/ too)
+bench-matrix: $(STAMP) ## Cost of formats, layouts, rules and more tables, relative to declared JSON (N=1000000 REPEATS=3 CASE="4 rules" KEEP=1: into docs/ too)
 	@$(BIN)/python -m benchmarks matrix --records $(N) --repeats $(REPEATS) $(if $(CASE),--case "$(CASE)") $(if $(KEEP),--keep)
 
 .PHONY: bench-anchors
@@ -164,7 +164,7 @@ bench-dirty: $(STAMP) ## With bad records, compared with the same sink (N=100000
 	@$(BIN)/python -m benchmarks dirty --peers --records $(N) --repeats $(REPEATS) $(if $(KEEP),--keep)
 
 .PHONY: bench-ratio
-bench-ratio: $(STAMP) ## CPU of an ingest beside a loop of Arrow's over the same records, in turn (KEEP=1: what `make nightly` compares with)
+bench-ratio: $(STAMP) ## CPU of an ingest relative to an Arrow loop over the same records (KEEP=1: store it for `make nightly`)
 	@$(BIN)/python -m benchmarks ratio $(if $(KEEP),--keep)
 
 .PHONY: bench-small
@@ -243,7 +243,7 @@ docs: $(STAMP) ## Build the documentation site into site/; a dead link is an err
 PLAYWRIGHT := playwright-core@1.65.1
 
 .PHONY: screenshots
-screenshots: $(STAMP) ## Take the pictures of Dagster's pages again (needs Node.js, npm and Chromium, CHROMIUM= says where; CDC=1, MANY=1: those of more topics too)
+screenshots: $(STAMP) ## Take the pictures of Dagster's pages again (needs Node.js, npm and Chromium, whose path is CHROMIUM=; CDC=1, MANY=1: also pictures of more topics)
 	@command -v npm >/dev/null || { echo "make screenshots needs Node.js with npm, and Chromium." >&2; exit 1; }
 	@[ -x "$${CHROMIUM:-/usr/bin/chromium}" ] || { echo "make screenshots needs Chromium: set CHROMIUM to its program." >&2; exit 1; }
 	@# 14 MB, beside the environment; it drives the browser that is there, and brings none.
@@ -268,7 +268,7 @@ lock: ## Write requirements.lock and the others again (needs uv)
 	$(COMPILE) kafka_lake_tests/contract/readers.in -o kafka_lake_tests/contract/readers.lock
 
 .PHONY: clean
-clean: ## Remove what the targets made in this clone (the user's download cache is kept)
+clean: ## Remove the files that the targets created in this clone (the user's download cache stays)
 	rm -rf $(VENV) $(NEWEST) .kafka_lake build dist site *.egg-info spark-warehouse metastore_db derby.log artifacts mutants \
 	  .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tmp_dagster_home*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
