@@ -78,7 +78,7 @@ def _key_settings(spec: TopicTable, columns: Sequence[str]) -> dict[str, Any]:
 
 def _shown(value: Any) -> str:
     if value is None:
-        return "another one"
+        return "not set"
     return (", ".join(value) or "(none)") if isinstance(value, list) else str(value)
 
 
