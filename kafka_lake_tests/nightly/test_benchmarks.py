@@ -191,7 +191,7 @@ def freshness_assets(folder: Path) -> set[str]:
         "import importlib\n"
         "from kafka_lake.cli.find_project import targets\n"
         "[target] = targets()\n"
-        "assert target.name, target\n"
+        "assert target.module == 'fresh.definitions', target\n"
         "found = importlib.import_module(target.module).defs()\n"
         "print(*(key.to_user_string() for key in found.resolve_asset_graph().get_all_asset_keys()))"
     )
