@@ -123,9 +123,9 @@ class Frames:
             )
         )
 
-    def furthest(self, rows: DataFrame) -> list[Row]:
+    def furthest(self, rows: DataFrame, column: str | None = METADATA_COLUMN) -> list[Row]:
         """Return the ``last`` offset for each ``topic``, ``topic_id`` and ``partition``."""
-        keys = self.keys(rows, ("topic", *OFFSET), METADATA_COLUMN)
+        keys = self.keys(rows, ("topic", *OFFSET), column)
         return _rows(keys.groupBy("topic", "topic_id", "partition").agg(F.max("offset").alias("last")))
 
     def before(self, rows: DataFrame, offsets: Mapping[int, int], since_ms: int) -> list[Row]:

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.positions import TableState, author_summary, positions_summary, row_count, state_of
 from kafka_lake.catalog.tables import ensure_table, schema_of
-from kafka_lake.common.offsets import Position
+from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.dead_letters.pending import STAGED_WITH
 from kafka_lake.engine.frames import OFFSET, added_between, at_version
 from kafka_lake.engine.interop import to_arrow_schema
@@ -45,6 +45,20 @@ def known_dead_letters(context: Context, plan: Plan, dead_letters: TableState) -
     return known if known.limit(1).count() else None
 
 
+def with_positions(context: Context, dead_letters: TableState, current: TopicIdentity) -> TableState:
+    """Return the state; if another program expired all snapshots with positions, these are behind the last letters."""
+    if dead_letters.positions or dead_letters.head is None or not row_count(dead_letters.table):
+        return dead_letters
+    connections, offsets = context.connections, dict[TopicIdentity, dict[int, int]]()
+    name = connections.catalog.spark_name(context.spec.dead_letter_table)
+    for row in connections.frames.furthest(at_version(connections.spark(), name, dead_letters.head), None):
+        identity = TopicIdentity(current.cluster_id, row["topic_id"] or "", row["topic"])
+        offsets.setdefault(identity, {})[row["partition"]] = row["last"] + 1
+    own = Position(current, offsets[current]) if current in offsets else None
+    others = {i.topic: Position(i, found) for i, found in offsets.items() if i.topic != current.topic}
+    return replace(dead_letters, position=own, others=others)
+
+
 def stage_dead_letters(
     context: Context,
     plan: Plan,
@@ -66,8 +80,9 @@ def stage_dead_letters(
         new = context.connections.frames.without(dead_letters, known)
         known_count = dead_letters.count() - new.count()
         dead_letters = new
+    reached = with_positions(context, state, plan.after.identity)
     summary = {
-        **positions_summary(_furthest_position(plan.after, state.position), state.others),
+        **positions_summary(_furthest_position(plan.after, reached.position), reached.others),
         **author_summary(context.run_id, plan.kind),
         STAGED_WITH: str(primary.appended),
     }

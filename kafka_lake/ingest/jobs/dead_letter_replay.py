@@ -4,7 +4,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
 from kafka_lake.catalog.positions import TableState
-from kafka_lake.common.offsets import OffsetRange, Position
+from kafka_lake.common.offsets import OffsetRange, Position, Watermarks, in_topic
 from kafka_lake.dead_letters.pending import pending_reconciliation
 from kafka_lake.dead_letters.reconcile import reconcile
 from kafka_lake.engine.frames import at_version
@@ -18,6 +18,7 @@ from kafka_lake.routing.conditions import records_of, with_known
 from kafka_lake.runtime.context import Context
 from kafka_lake.runtime.plan import Plan
 from kafka_lake.spec.sql_text import unsafe_condition
+from kafka_lake.writers.dead_letters import with_positions
 from kafka_lake.writers.staged import Staged
 
 
@@ -68,7 +69,7 @@ class DeadLetterReplay(Job):
                 f"Another run moves dead letters of topic {self.context.spec.topic} into the table."
             )
         chosen = _chosen(self.context, self._where, dead_letters)
-        self._records = _before(self.context, found.position, dead_letters, chosen)
+        self._records = _before(self.context, found.position, dead_letters, topic.now, chosen)
         return Plan((), found.position, 0, "dead_letter_replay")
 
     def records(self, todo: Plan, reader: TableReader | None) -> Records:
@@ -94,14 +95,17 @@ class DeadLetterReplay(Job):
             )
 
 
-def _before(context: Context, position: Position, dead_letters: TableState, chosen: DataFrame) -> DataFrame:
+def _before(
+    context: Context, position: Position, dead_letters: TableState, now: Watermarks, chosen: DataFrame
+) -> DataFrame:
     """Return the dead letters before the table's position: the next run reads the records of the others again.
 
-    There are others after a rollback of the table, or if a run was killed before it published the table.
+    There are others after a rollback of the table, or if a run was killed before it published the table. Records of a
+    deleted topic can't be read again; after a rollback to its position, all records of the current topic are.
     """
-    ends = dead_letters.position.offsets if dead_letters.position else {}
-    starts = {partition: position.offsets.get(partition, 0) for partition in ends}
-    later = [OffsetRange(p, starts[p], end) for p, end in ends.items() if starts[p] < end]
+    reached = in_topic(with_positions(context, dead_letters, now.identity).position, now)
+    ends, at = (found.offsets if found else {} for found in (reached, in_topic(position, now)))
+    later = [OffsetRange(p, at.get(p, 0), end) for p, end in ends.items() if at.get(p, 0) < end]
     if not later:
         return chosen
     context.observer.warn(
@@ -109,7 +113,7 @@ def _before(context: Context, position: Position, dead_letters: TableState, chos
         "their records again."
     )
     frames = context.connections.frames
-    return frames.without(chosen, frames.within_topic(chosen, later, position.identity.topic_id))
+    return frames.without(chosen, frames.within_topic(chosen, later, now.identity.topic_id))
 
 
 def _chosen(context: Context, where: str | None, dead_letters: TableState) -> DataFrame:

@@ -107,6 +107,7 @@ def overtaken(what: list[str]) -> st.SearchStrategy[Attempt]:
 
 
 NEXT = Attempt()
+GOOD, BAD = ("produce", (0, ["good"])), ("produce", (0, ["bad-0"]))
 INGEST, ANY = ["ingest"], ["ingest", "replay", "dead_letter_replay"]
 
 
@@ -156,6 +157,10 @@ class HistoriesWithRepairs(Histories):
     @rule(attempt=overtaken(ANY))
     def overtaken_repair(self, attempt: Attempt) -> None:
         self.world.run(attempt)
+
+    @rule()
+    def recreate(self) -> None:
+        self.world.do("recreate", None)
 
 
 @pytest.fixture(autouse=True)
@@ -326,6 +331,29 @@ def test_letters_from_the_position_on_are_not_delivered() -> None:
     assert [record.kind for record in world.view(TABLE).content()] == ["good"]
     world.finish()
     assert not world.violations
+
+
+# Another program may let all snapshots expire that have a position.
+FORGET = (("compact", LETTERS), ("expire", (LETTERS, 1)))
+
+
+@pytest.mark.parametrize("happened", [(("recreate", None), BAD, NEXT), (BAD, NEXT, *FORGET)])
+def test_letters_that_will_be_read_again_are_not_delivered(happened: Any) -> None:
+    history = (GOOD, NEXT, *happened, ("roll back", 1), ("mend", "bad-0"), Attempt("dead_letter_replay"))
+    assert not outcome(*history).violations
+
+
+def test_letters_of_a_deleted_topic_are_delivered() -> None:
+    history = (BAD, NEXT, ("recreate", None), GOOD, NEXT, ("mend", "bad-0"), Attempt("dead_letter_replay"))
+    world = outcome(*history)
+    assert not world.violations
+    assert not world.view(LETTERS).content()
+
+
+def test_letters_stay_known_after_their_positions_expired() -> None:
+    before = (("add partition", None), GOOD, NEXT, BAD, NEXT, *FORGET, ("roll back", 1))
+    history = (*before, ("produce", (1, ["bad-1"])), Attempt(partitions=frozenset({1})), NEXT)
+    assert not outcome(*history).violations
 
 
 def test_letters_that_still_do_not_fit_keep_their_place_when_they_are_delivered() -> None:
@@ -523,7 +551,6 @@ def looked_elsewhere(patch: pytest.MonkeyPatch, world: World) -> None:
     patch.setattr(SimulatedFrames, "places", lambda *_: [])
 
 
-GOOD, BAD = ("produce", (0, ["good"])), ("produce", (0, ["bad-0"]))
 # Each way to break the protocol with a history that shows it; the real protocol, with all its parts, passes them all.
 SABOTAGES = {
     ancestors_only: (GOOD, NEXT, GOOD, NEXT, GOOD, rolled_back_at("audited")),

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row
 
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake_tests.unit.simulated.history import COLUMNS, IDENTITIES, Record
+from kafka_lake_tests.unit.simulated.history import COLUMNS, Record, identity_of
 
 if TYPE_CHECKING:
     from kafka_lake_tests.unit.simulated.process import Process
@@ -66,7 +66,10 @@ class Frame:
     def derived(self, function: Callable[[list[Record]], list[Record]]) -> "Frame":
         return Frame(self.process, lambda: function(self.source()))
 
-    def filter(self, condition: Callable[[Record], bool]) -> "Frame":
+    def filter(self, condition: Callable[[Record], bool] | str) -> "Frame":
+        if isinstance(condition, str):
+            partition = condition.removeprefix("partition = ")
+            return self.derived(lambda records: [r for r in records if str(r.partition) == partition])
         return self.derived(lambda records: [r for r in records if condition(r)])
 
     def select(self, *_: Any) -> "Frame":
@@ -126,10 +129,10 @@ class SimulatedFrames:
         return rows.filter(within(ranges))
 
     def within_topic(self, rows: Frame, ranges: Sequence[OffsetRange], topic_id: str, *_: Any) -> Frame:
-        return self.within(rows, ranges).filter(lambda record: IDENTITIES[record.topic].topic_id == topic_id)
+        return self.within(rows, ranges).filter(lambda record: identity_of(record.topic).topic_id == topic_id)
 
     def of_topic(self, rows: Frame, topic: str, *_: Any) -> Frame:
-        return rows.filter(lambda record: record.topic == topic)
+        return rows.filter(lambda record: identity_of(record.topic).topic == topic)
 
     def without(self, rows: Frame, others: Frame, *_: Any) -> Frame:
         return self._joined(rows, others, False)
@@ -158,11 +161,11 @@ class SimulatedFrames:
             for p, o in _by_partition(rows).items()
         ]
 
-    def furthest(self, rows: Frame) -> list[Row]:
+    def furthest(self, rows: Frame, *_: Any) -> list[Row]:
         return [
-            Row(topic=topic, topic_id=identity.topic_id, partition=p, last=max(o))
-            for topic, identity in IDENTITIES.items()
-            for p, o in _by_partition(self.of_topic(rows, topic)).items()
+            Row(topic=(identity := identity_of(topic)).topic, topic_id=identity.topic_id, partition=p, last=max(o))
+            for topic in sorted({record.topic for record in rows.source()})
+            for p, o in _by_partition(rows.filter(lambda record, topic=topic: record.topic == topic)).items()
         ]
 
 

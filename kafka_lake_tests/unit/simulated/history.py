@@ -1,6 +1,6 @@
 """What happens in a history, and the state of tables in it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -15,6 +15,15 @@ OTHER_TOPIC = "drinks"
 IDENTITIES = {
     topic: TopicIdentity("cluster-1", f"topic-{number}", topic) for number, topic in enumerate((TOPIC, OTHER_TOPIC), 1)
 }
+
+
+def identity_of(topic: str) -> TopicIdentity:
+    """Return the identity of a record's topic: ``pizzas#2`` is the topic that was deleted and recreated once."""
+    name, _, generation = topic.partition("#")
+    identity = IDENTITIES[name]
+    return replace(identity, topic_id=f"{identity.topic_id}#{generation}") if generation else identity
+
+
 ATTEMPTS = 3
 POISON = "bad-poison"
 UNROUTABLE = "bad-route"
@@ -38,6 +47,11 @@ class Record(NamedTuple):
     def key(self) -> tuple[str, int, int]:
         """Return what names it."""
         return self.topic, self.partition, self.offset
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Return its topic's id, and its partition."""
+        return identity_of(self.topic).topic_id, self.partition
 
     @property
     def state(self) -> str:
@@ -71,6 +85,7 @@ class Attempt:
     max_bytes: int | None = None
     topics: tuple[str, ...] = (TOPIC,)
     start: str = "earliest"
+    where: str | None = None
 
 
 class Poison(Exception):

@@ -6,23 +6,37 @@ from pyspark.errors import PySparkException
 
 from kafka_lake.common.offsets import OffsetRange, Position, Watermarks
 from kafka_lake.common.records import LastRecord, last_record
-from kafka_lake_tests.unit.simulated.history import IDENTITIES, TOPIC, Record
+from kafka_lake_tests.unit.simulated.history import TOPIC, Record, identity_of
 
 
 class Log:
     """The partitions of a topic.
 
     Args:
-        topic: Its name, one of `IDENTITIES`.
+        topic: Its name, one of `history.IDENTITIES`.
     """
 
     def __init__(self, topic: str = TOPIC) -> None:
-        self.topic = topic
+        self.topic, self.generation = topic, 1
+        self.forgotten: set[Record] = set()
+        self._begin()
+
+    def _begin(self) -> None:
         self.log: dict[int, list[str | None]] = {0: []}
         self.low = {0: 0}
         self.cuts: dict[int, list[int]] = {}
         self.restored: dict[int, range] = {}
-        self.forgotten: set[Record] = set()
+
+    @property
+    def name(self) -> str:
+        """Return how records name the topic as it is now."""
+        return self.topic if self.generation == 1 else f"{self.topic}#{self.generation}"
+
+    def recreate(self) -> None:
+        """Delete the topic, and create it again."""
+        self.forgotten |= {*self.records()}
+        self.generation += 1
+        self._begin()
 
     def produce(self, partition: int, kinds: Iterable[str | None]) -> None:
         """Append records; None is an offset without one: aborted, a transaction marker, or compacted away."""
@@ -41,9 +55,7 @@ class Log:
     def cut(self, partition: int, at: int, kinds: Iterable[str | None]) -> None:
         """Lose all records of a partition from an offset on, and get others instead, by another leader."""
         kept, lost = self.log[partition][:at], self.log[partition][at:]
-        self.forgotten |= {
-            Record(partition, o, kind, self.topic) for o, kind in enumerate(lost, at) if kind is not None
-        }
+        self.forgotten |= {Record(partition, o, kind, self.name) for o, kind in enumerate(lost, at) if kind is not None}
         self.log[partition] = [*kept, *kinds]
         self.cuts.setdefault(partition, []).append(at)
 
@@ -71,7 +83,7 @@ class Log:
 
     def watermarks(self) -> Watermarks:
         ends = {p: len(kinds) for p, kinds in self.log.items()}
-        return Watermarks(IDENTITIES[self.topic], dict(self.low), ends, {p: len(self.cuts.get(p, ())) for p in ends})
+        return Watermarks(identity_of(self.name), dict(self.low), ends, {p: len(self.cuts.get(p, ())) for p in ends})
 
     def read(self, ranges: Sequence[OffsetRange]) -> list[Record]:
         for r in ranges:
@@ -82,12 +94,12 @@ class Log:
                     f"{self.topic}-{r.partition}"
                 )
         kinds = ((r.partition, o, self.log[r.partition][o]) for r in ranges for o in range(r.start, r.end))
-        return [Record(p, o, kind, self.topic) for p, o, kind in kinds if kind is not None]
+        return [Record(p, o, kind, self.name) for p, o, kind in kinds if kind is not None]
 
     def records(self) -> list[Record]:
         """Return all that was ever produced and is in the log as it is now."""
         return [
-            Record(p, o, kind, self.topic)
+            Record(p, o, kind, self.name)
             for p, kinds in self.log.items()
             for o, kind in enumerate(kinds)
             if kind is not None

@@ -40,7 +40,7 @@ def spec_of(attempt: Attempt) -> TopicTable:
 
 def job_of(attempt: Attempt, context: Context) -> Job:
     if attempt.what == "dead_letter_replay":
-        return DeadLetterReplay(context, None)
+        return DeadLetterReplay(context, attempt.where)
     if attempt.what == "reset":
         return Reset(context, "earliest", attempt.partitions)
     if attempt.what == "replay":

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake_tests.unit.simulated.frames import NAME, Frame, Reader, within
-from kafka_lake_tests.unit.simulated.history import COLUMNS, IDENTITIES, Record
+from kafka_lake_tests.unit.simulated.history import COLUMNS, Record, identity_of
 
 if TYPE_CHECKING:
     from kafka_lake_tests.unit.simulated.process import Process
@@ -86,7 +86,7 @@ class SimulatedSpark:
                 raise PySparkException(f"Cannot use branch (does not exist): {branch}")
             held = metadata.by_id[tip.snapshot_id].content
             (topic_id,) = set(_TOPIC_ID.findall(text))
-            kept = [r for r in held if not within(ranges)(r) or IDENTITIES[r.topic].topic_id != topic_id]
+            kept = [r for r in held if not within(ranges)(r) or identity_of(r.topic).topic_id != topic_id]
             self._world.commit(table, branch, kept, operation=Operation.OVERWRITE)
 
     def _take_out(self, table: tuple[str, str], branch: str, places: str, view: str) -> None:

@@ -30,6 +30,7 @@ from kafka_lake_tests.unit.simulated.history import (
     Record,
     Ref,
     Snapshot,
+    identity_of,
 )
 from kafka_lake_tests.unit.simulated.log import Log
 from kafka_lake_tests.unit.simulated.process import Process, job_of, spec_of
@@ -196,6 +197,8 @@ class World(Log):
             self.mended.add(argument)
         elif action == "add partition":
             self.add_partition()
+        elif action == "recreate":
+            self.recreate()
         elif action == "roll back":
             self.roll_back(argument)
         elif action == "compact":
@@ -298,13 +301,15 @@ class World(Log):
         found += [f"{record} is no row" for record in rows if record.kind not in fits]
         found += [f"{record} is no dead letter" for record in letters if not record.kind.startswith("bad")]
         positions = read_state(self.view(TABLE)).positions  # type: ignore[arg-type]
-        reached = {(topic, p): o for topic, position in positions.items() for p, o in position.offsets.items()}
+        reached = {
+            (position.identity.topic_id, p): o for position in positions.values() for p, o in position.offsets.items()
+        }
         found += [
             f"{record} is a row and doesn't lie before the position {reached}"
-            for record in rows
+            for record in rows.keys() - forgotten
             # A run continues at a cut of the log, and rows after it stay.
-            if record.partition not in {**self.logs[record.topic].cuts, **self.logs[record.topic].restored}
-            if record.offset >= reached.get((record.topic, record.partition), 0)
+            if record.partition not in {**self.log_of(record).cuts, **self.log_of(record).restored}
+            if record.offset >= reached.get(record.place, 0)
         ]
         if (due := self.pending_reconciliation()) and due.restore is not None:
             # Rolled back beyond a commit that turned letters into rows: the next run brings the letters back first.
@@ -312,16 +317,20 @@ class World(Log):
         found += [
             f"{record} lies before the position {reached} and is nowhere"
             for record in ledger - rows.keys() - letters.keys()
-            if record.kind != "tombstone" and record.offset < reached.get((record.topic, record.partition), 0)
+            if record.kind != "tombstone" and record.offset < reached.get(record.place, 0)
             if not self._lost(record)
         ]
         self.violations += sorted(found)
 
     def _lost(self, record: Record) -> bool:
         """Return whether a run couldn't read a record, and a commit says so, or Kafka deleted it and none could."""
-        topic, partition, offset = record.key
-        recorded = any((t, p) == (topic, partition) and start <= offset < end for t, p, start, end in self.losses)
-        return recorded or offset < min(self.logs[topic].low[partition], self.unknowable.get((topic, partition), 0))
+        offset, log = record.offset, self.log_of(record)
+        recorded = any((t, p) == record.place and start <= offset < end for t, p, start, end in self.losses)
+        return recorded or offset < min(log.low[record.partition], self.unknowable.get(record.place, 0))
+
+    def log_of(self, record: Record) -> Log:
+        """Return the log of a record's topic."""
+        return self.logs[identity_of(record.topic).topic]
 
     def _note_losses(self, before: View) -> None:
         now = self.view(TABLE)
@@ -331,8 +340,11 @@ class World(Log):
             if snapshot.snapshot_id in known:
                 break
             for loss in losses_from_json(summary_of(snapshot).get(LOSSES, "[]")):
-                log, where = self.logs[loss.topic], (loss.topic, loss.partition)
-                if loss.reason == "truncated" and loss.start in log.cuts.get(loss.partition, ()):
+                log = self.logs[loss.topic]
+                where = identity_of(log.name).topic_id, loss.partition
+                if loss.reason == "topic recreated" and log.generation > 1:
+                    self.reported["recorded recreations"] += 1
+                elif loss.reason == "truncated" and loss.start in log.cuts.get(loss.partition, ()):
                     self.reported["recorded cuts"] += 1
                 elif loss.reason == "replaced" and loss.start in log.restored.get(loss.partition, ()):
                     self.reported["recorded replacements"] += 1
@@ -341,12 +353,15 @@ class World(Log):
                     self.violations.append(f"{loss} was recorded, the log begins at {log.low}")
                 else:
                     self.losses.add((*where, loss.start, loss.end))
-        for topic in read_state(now).positions:  # type: ignore[arg-type]
+        for topic, position in read_state(now).positions.items():  # type: ignore[arg-type]
             # A table without a position in a partition begins at what there is: no run can know what there was. A
             # position that is rebuilt knows the partitions that have rows.
-            rows = {record.partition for record in before.content() if record.topic == topic}
-            for partition in set(self.logs[topic].low) - set(was[topic].offsets if topic in was else rows):
-                low, where = self.logs[topic].low[partition], (topic, partition)
+            log, rows = self.logs[topic], {record.partition for record in before.content() if record.topic == topic}
+            known_partitions = set(was[topic].offsets if topic in was else rows)
+            if topic in was and not was[topic].identity.same_as(position.identity):
+                known_partitions = set()
+            for partition in set(log.low) - known_partitions:
+                low, where = log.low[partition], (identity_of(log.name).topic_id, partition)
                 self.unknowable[where] = max(self.unknowable.get(where, 0), low)
 
 
