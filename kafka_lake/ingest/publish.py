@@ -14,6 +14,7 @@ from kafka_lake.ingest.audit import Audited
 from kafka_lake.ingest.table_state import Tables, current_dead_letters
 from kafka_lake.runtime.commit import CheckFailedError
 from kafka_lake.runtime.context import Context
+from kafka_lake.writers.staged import StagedTable
 
 _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
@@ -33,7 +34,11 @@ def publish(
 
 
 def _move_heads(context: Context, tables: Tables, audited: Audited, properties: Mapping[str, str]) -> float:
-    """Move ``main`` of the side tables, then of the topic's table; return the time of the latter."""
+    """Move ``main`` of the side tables, then of the topic's table; return the time of the latter.
+
+    A replay into an upsert table or a history removes dead letters that are changes now, and deletes no rows: there,
+    the dead letters come last.
+    """
     staged = audited.staged
     if staged.dead_letters is None:
         planned, now = tables.dead_letters, current_dead_letters(context)
@@ -41,15 +46,23 @@ def _move_heads(context: Context, tables: Tables, audited: Audited, properties: 
             # The new dead letters may be of records that are rows of this commit.
             raise PublishRefusedError(f"Table {context.table_name}: another commit changed its dead-letter table.")
     totals = totals_of_commit(context, audited)
-    for name, side in (("dead letters", staged.dead_letters), ("deletes", staged.deletes)):
-        if side is not None:
-            side.branch.publish(side.snapshot, nothing)
-            context.observer.step_done(f"{name} published")
+    letters_last = audited.plan.replaces and context.spec.is_keyed
+    if not letters_last:
+        _move_side(context, "dead letters", staged.dead_letters)
+    _move_side(context, "deletes", staged.deletes)
     primary = staged.primary
     primary.branch.publish(primary.snapshot, lambda before: {**added(before, totals), **properties})
     published_at = time.time()
     context.observer.step_done("table published")
+    if letters_last:
+        _move_side(context, "dead letters", staged.dead_letters)
     return published_at
+
+
+def _move_side(context: Context, name: str, side: StagedTable | None) -> None:
+    if side is not None:
+        side.branch.publish(side.snapshot, nothing)
+        context.observer.step_done(f"{name} published")
 
 
 def totals_of_commit(context: Context, audited: Audited) -> Totals:

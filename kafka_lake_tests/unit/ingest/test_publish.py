@@ -1,4 +1,4 @@
-"""Nothing is published of a commit whose dead-letter table has changed since the plan."""
+"""The order of publication, and commits that are refused since the dead-letter table has changed."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,37 @@ from kafka_lake.runtime.plan import Plan
 from kafka_lake.spec.topic_table import TopicTable
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
+AFTER = Position(TopicIdentity("cluster", "id", "events"), {})
+
+
+def staged_table(events: list[str], name: str) -> Any:
+    branch = SimpleNamespace(head=1, publish=lambda *_: events.append(name))
+    return SimpleNamespace(branch=branch, snapshot=1, appended=1, rows=1)
+
+
+def staged_commit(events: list[str], dead_letters: Any) -> Any:
+    return SimpleNamespace(
+        primary=staged_table(events, "rows"),
+        dead_letters=dead_letters,
+        deletes=None,
+        merge_result=None,
+        records=1,
+        failed=0,
+        tombstones=0,
+        bytes_read=1,
+        discard=lambda: events.append("discarded"),
+    )
+
+
+def context_of(spec: TopicTable, catalog: LakeCatalog) -> Any:
+    return SimpleNamespace(
+        spec=spec,
+        table_name="lake.events",
+        connections=SimpleNamespace(catalog=catalog, retry=RetryPolicy()),
+        observer=Observer(),
+        timings=Timings(),
+        sleep=lambda _: None,
+    )
 
 
 @pytest.mark.parametrize("letters", ["none", "as planned", "first ones", "more"])
@@ -32,32 +63,25 @@ def test_commit_is_refused_once_dead_letters_have_changed(letters: str, catalog:
         if letters in ("first ones", "more"):
             table.append(ROWS)
     events = list[str]()
-    branch = SimpleNamespace(head=1, publish=lambda *_: events.append("published"))
-    staged: Any = SimpleNamespace(
-        primary=SimpleNamespace(branch=branch, snapshot=1, appended=1, rows=1),
-        dead_letters=None,
-        deletes=None,
-        merge_result=None,
-        records=1,
-        failed=0,
-        tombstones=0,
-        bytes_read=1,
-        discard=lambda: events.append("discarded"),
-    )
-    context: Any = SimpleNamespace(
-        spec=TopicTable("events", "lake", "events"),
-        table_name="lake.events",
-        connections=SimpleNamespace(catalog=catalog, retry=RetryPolicy()),
-        observer=Observer(),
-        timings=Timings(),
-        sleep=lambda _: None,
-    )
-    plan = Plan((), Position(TopicIdentity("cluster", "id", "events"), {}), 0)
-    audited = Audited(plan, staged, (), {})
+    staged = staged_commit(events, dead_letters=None)
+    context = context_of(TopicTable("events", "lake", "events"), catalog)
+    audited = Audited(Plan((), AFTER, 0), staged, (), {})
     if letters in ("none", "as planned"):
         assert publish(context, Tables(None, planned), audited).published_at > 0
-        assert events == ["published"]
+        assert events == ["rows"]
         return
     with pytest.raises(PublishRefusedError, match="another commit changed its dead-letter table"):
         publish(context, Tables(None, planned), audited)
     assert events == ["discarded"]
+
+
+@pytest.mark.parametrize("write", ["append", "upsert", "history"])
+@pytest.mark.parametrize("kind", ["append", "replace"])
+def test_replay_of_changes_removes_dead_letters_last(write: Any, kind: Any, catalog: LakeCatalog) -> None:
+    """A run that is killed in between must leave each record in one of the tables."""
+    events = list[str]()
+    spec = TopicTable("events", "lake", "events", write=write)
+    audited = Audited(Plan((), AFTER, 0, kind), staged_commit(events, staged_table(events, "letters")), (), {})
+    publish(context_of(spec, catalog), Tables(None, None), audited)
+    is_last = kind == "replace" and write != "append"
+    assert events == (["rows", "letters"] if is_last else ["letters", "rows"])
