@@ -109,6 +109,10 @@ def _keyed_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterato
     if always := [name for name in named if name in (*spec.key, *spec.order_by)]:
         yield ("write", "ignore_null_updates"), f"{', '.join(always)} is in key: or order_by:, which every change has"
     yield from _snapshot_problems(spec)
+    for setting in ("key", "order_by", "track"):
+        columns = getattr(spec, setting)
+        if twice := [name for name in dict.fromkeys(columns) if columns.count(name) > 1]:
+            yield ("write", setting), f"two of its fields would name column {twice[0]}. Declare both with columns:"
     if never := [name for name in spec.track if name in spec.key]:
         yield ("write", "track"), f"{', '.join(never)} is in key:, which identifies rows and never changes"
     if spec.topics:

@@ -154,6 +154,7 @@ def write_spec(given: Any) -> dict[str, Any]:
         "write": given.mode,
         "key": given.key,
         "order_by": given.order_by,
+        "named_fields": (*given.key, *given.order_by, *getattr(given, "track", ())),
         "deletes": given.deletes,
         "delete_when": given.delete_when,
         "on_truncate": given.on_truncate,

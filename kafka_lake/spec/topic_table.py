@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -165,6 +165,7 @@ class TopicTable:
     max_removed: int | str | None = "10%"
     ignore_null_updates: bool | tuple[str, ...] = False
     track: tuple[str, ...] = ()
+    named_fields: tuple[str, ...] = field(default=(), compare=False)
     maintenance: Maintenance = Maintenance()
     routes: tuple["Route", ...] = ()
     topics: tuple[TopicName, ...] = ()

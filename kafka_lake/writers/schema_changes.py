@@ -31,6 +31,7 @@ from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.decoding import SchemaPlan, decoder_of
 from kafka_lake.schema.evolution.evolve import evolve
 from kafka_lake.schema.evolution.model import Evolution, Incoming
+from kafka_lake.schema.names import column_name
 from kafka_lake.schema.rules import Change, leaf_paths, needed_changes
 from kafka_lake.spec.topic_table import TopicTable, WriteMode
 
@@ -41,11 +42,12 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
     """Return the columns to decode a topic's records into.
 
     Raises:
-        ConfigurationError: If the records have no column of `key` or `order_by`.
+        ConfigurationError: If the records have no column of `key` or `order_by`, or a setting names another column.
         TableError: If a column of `order_by` is neither a number nor a time.
     """
     plan = _plan(spec, decoder, state)
     _refuse_unknown(spec, plan.target)
+    _refuse_ambiguous(spec, plan.target)
     orders = [field for field in plan.target.columns if field.name in spec.order_by]
     if wrong := [
         f"{field.name} ({field.dataType.simpleString()})" for field in orders if not is_counted(field.dataType)
@@ -57,6 +59,26 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
             "schema, and fill a new table; or order by another column.",
         )
     return plan
+
+
+def _refuse_ambiguous(spec: TopicTable, target: Target) -> None:
+    """Refuse settings that name a field or a column if another field fills the column that they mean."""
+    columns = {name.lower(): name for name in target.columns.fieldNames()}
+    filled = {name: column for column, name in target.sources.items() if "." not in column}
+    for name in spec.named_fields:
+        meant = columns.get(column_name(name, ()).lower())
+        if meant is not None and name in filled and (other := target.sources.get(meant, meant)) != name:
+            raise ConfigurationError(
+                f"Topic {spec.topic}: write: names {name!r}, but column {meant} of table {'.'.join(spec.identifier)} "
+                f"is filled by the field {other!r}, and the field {name!r} fills column {filled[name]}.",
+                f"main is unchanged. Name the column {filled[name]} or the field {other!r}.",
+            )
+    if left_out := [name for name in spec.except_columns if name in target.sources]:
+        field = target.sources[left_out[0]]
+        raise ConfigurationError(
+            f"Topic {spec.topic}: exclude_fields: names the column {left_out[0]}, which field {field!r} would fill.",
+            f"main is unchanged. Write {field!r} instead.",
+        )
 
 
 def _refuse_unknown(spec: TopicTable, target: Target) -> None:

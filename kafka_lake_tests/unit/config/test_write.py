@@ -56,6 +56,7 @@ def test_a_history_tracks_columns() -> None:
         ("{mode: upsert, key: [id], ignore_null_updates: [id, v]}", "write: ignore_null_updates: id is in key: or"),
         ("{mode: upsert, key: ['']}", "table: write: key: '' is empty or occurs twice. Name each column once"),
         ("{mode: upsert, key: [id], order_by: [at, at]}", "table: write: order_by: 'at' is empty or occurs twice"),
+        ("{mode: upsert, key: [a-b, a_b]}", "table: write: key: two of its fields would name column a_b"),
         ("{mode: upsert, ignore_null_updates: 3}", "table: write: ignore_null_updates: "),
         ("{mode: history, key: [id], track: [id, a]}", "table: write: track: id is in key:, which identifies rows"),
     ],

@@ -49,3 +49,30 @@ def test_columns_that_no_record_has_are_refused(setting: str) -> None:
 def test_key_isnt_refused_before_there_are_columns() -> None:
     spec = TopicTable("orders", "shop", "orders", write="upsert", key=("id",), key_format="json")
     assert not plan_schema(spec, Json(), None).target.columns
+
+
+@pytest.mark.parametrize(
+    ("named", "fields", "column"),
+    [
+        ("user-id", ("user_id", "user-id"), "user_id__2"),
+        ("user_id", ("user-id", "user_id"), "user_id__2"),
+        ("ID", ("id", "ID"), "ID__2"),
+    ],
+)
+def test_key_isnt_a_column_that_another_field_fills(named: str, fields: tuple[str, str], column: str) -> None:
+    spec = TopicTable("orders", "shop", "orders", write="upsert", key=(named,), named_fields=(named,))
+    with pytest.raises(ConfigurationError, match=rf"and the field '{named}' fills column {column}"):
+        planned_fields(spec, fields)
+    right = TopicTable("orders", "shop", "orders", write="upsert", key=(column,), named_fields=(column,))
+    assert planned_fields(right, fields).target.columns.fieldNames() == [fields[0].replace("-", "_"), column]
+
+
+def test_excluded_column_isnt_filled_by_a_field_of_another_name() -> None:
+    spec = TopicTable("orders", "shop", "orders", except_columns=("card_no",))
+    with pytest.raises(ConfigurationError, match=r"exclude_fields: names the column card_no, .* field .card-no'"):
+        planned_fields(spec, ("id", "card-no"))
+
+
+def planned_fields(spec: TopicTable, fields: tuple[str, ...]) -> SchemaPlan:
+    observed = Observed(new_fields={"new": dict.fromkeys(fields, "long")})
+    return plan_schema(spec, Json().with_observed(observed, Target(T.StructType([]))), None)
