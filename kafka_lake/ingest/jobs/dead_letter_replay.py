@@ -69,7 +69,7 @@ class DeadLetterReplay(Job):
                 f"Another run moves dead letters of topic {self.context.spec.topic} into the table."
             )
         chosen = _chosen(self.context, self._where, dead_letters)
-        self._records = _before(self.context, found.position, dead_letters, topic.now, chosen)
+        self._records = _before(self.context, found.position, dead_letters, now=topic.now, chosen=chosen)
         return Plan((), found.position, 0, "dead_letter_replay")
 
     def records(self, todo: Plan, reader: TableReader | None) -> Records:
