@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks import anchors as of_others
+from benchmarks import anchors as beside_others
 from benchmarks import backlog as long_backlog
 from benchmarks import backlog_tables, page, results
 from benchmarks import compaction as while_compacted
@@ -90,8 +90,8 @@ def anchors(
     keep: Keep = False,
 ) -> None:
     """Figures per core and in dollars, beside a process without guarantees, Flink, Arrow and PyIceberg."""
-    result = of_others.measure(of_others.Settings(records, repeats), _tell_user)
-    _show(result, f"{records:,} records, medians of {repeats}", of_others, keep)
+    result = beside_others.measure(beside_others.Settings(records, repeats), _tell_user)
+    _show(result, f"{records:,} records, medians of {repeats}", beside_others, keep)
     if keep:
         page.update()
 

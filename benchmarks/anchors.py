@@ -128,7 +128,10 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
             (
                 item["topic"],
                 item["contender"],
-                f"{median['records_per_second'] / result['settings']['engine']['cores']:,.0f}",
+                # Others use as many cores as there are.
+                f"{median['records_per_second'] / result['settings']['engine']['cores']:,.0f}"
+                if item["contender"].startswith((OURS, "Flink"))
+                else "",
                 f"{rate:,.0f}",
                 f"{megabytes:.1f}" if megabytes else "",
                 f"{DOLLARS_PER_CORE_HOUR * 1e6 / megabytes / 3600:.2f}" if megabytes else "",

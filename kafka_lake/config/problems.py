@@ -75,7 +75,7 @@ def _excluded_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iter
         if found := [name for name in named if name.lower() in {column.lower() for column in columns}]:
             yield place, f"{', '.join(found)} is in {setting}, which the table needs. Remove it from one of them"
     if spec.transform is not None:
-        yield place, "the transform returns the columns. Leave them out there"
+        yield place, "the transform returns the columns. Remove these in the transform"
     if format_named(spec.format).has_one_column:
         yield place, f"values in format {spec.format} are one column"
     if declared is not None and (missing := [name for name in named if name not in declared]):

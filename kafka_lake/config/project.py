@@ -74,7 +74,9 @@ def _check_clusters(topics: Sequence[Place], clusters: Sequence[Place]) -> None:
                 f"{where} names no Kafka cluster, but the project's clusters have names: {known}.",
                 f"Add the cluster's name to its attributes, as in cluster: {known.partition(',')[0]}.",
             )
-        there = f"Those here are: {known}." if known else f"The only one, in {clusters[0].path}, has no name."
+        there = (
+            f"The project has the clusters {known}." if known else f"The only one, in {clusters[0].path}, has no name."
+        )
         raise ConfigurationError(
             f"{where} names Kafka cluster {topic.cluster}, and no document of type kafka_lake.KafkaCluster has "
             f"that name. {there}",

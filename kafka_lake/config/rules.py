@@ -34,7 +34,9 @@ def derived_rule_problems(entries: Sequence[RuleEntry]) -> Iterator[str]:
         if entry.within is not None and not problems:
             problems = ["within: isn't supported for derived tables. Use write: upsert, which has each key once."]
         if entry.fail_above is not None and entry.on_failure is None and not problems:
-            problems = ["fail_above: has no effect, since any broken row fails the run. Set on_failure: warn."]
+            problems = [
+                "fail_above: has no effect, since any row that breaks the rule fails the run. Set on_failure: warn."
+            ]
         yield from (f"{_where(entry, number)}: {problem}" for problem in problems)
         if problems:
             return
@@ -70,7 +72,7 @@ def _of_all(rules: Sequence[Rule]) -> Iterator[str]:
         yield f"at most {MOST_BY_ARROW} of {', '.join(BY_ARROW)}, counted by column. Remove some."
     names = [rule.name for rule in rules]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        yield f"{', '.join(twice)} occurs twice. Give one of them another name:."
+        yield f"{', '.join(twice)} occurs twice. Set another name: for one of them."
 
 
 def _columns_problems(rule: Rule, spec: TopicTable, declared: Sequence[str]) -> Iterator[str]:

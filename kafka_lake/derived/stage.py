@@ -40,8 +40,8 @@ _OP = "kafka_lake_op"
 _DELETE, _INSERT = "delete", "insert"
 _INSERTED = "spark.merge-into.num-target-rows-inserted"
 _REMEDY = (
-    "main is unchanged. Correct the query or the upstream rows, or change the rule: its own settings, on_failure: or "
-    "fail_above:. Then run again."
+    "main is unchanged. Correct the query or the upstream rows, or change the rule, its on_failure: or "
+    "its fail_above:. Then run again."
 )
 
 

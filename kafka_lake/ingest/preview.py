@@ -30,7 +30,13 @@ from kafka_lake.runtime.task.report import DeadLetterClass
 from kafka_lake.schema.rules import Change, needed_changes
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.dead_letters import classes_of
-from kafka_lake.writers.schema_changes import arrow_columns, plan_schema, refuse_changes, refuse_too_many
+from kafka_lake.writers.schema_changes import (
+    arrow_columns,
+    plan_schema,
+    refuse_changes,
+    refuse_too_many,
+    refuse_unknown,
+)
 
 _PASSES = 4
 
@@ -103,6 +109,8 @@ def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) ->
         decoder, plan = learned.decoder, wiser
         if is_final:
             break
+    if state is None:
+        refuse_unknown(spec, plan.target)
     found = decoded(sample, decoder, plan.target, spec.max_record_bytes)
     schema = schema_of(arrow_columns(rows_of(found, spec).schema, plan.target.columns, write=spec.write))
     before = state.table.schema() if state else None

@@ -45,8 +45,12 @@ def _move_heads(context: Context, tables: Tables, audited: Audited, properties: 
         if (now and now.head) != (planned and planned.head):
             # The new dead letters may be of records that are rows of this commit.
             raise PublishRefusedError(f"Table {context.table_name}: another commit changed its dead-letter table.")
-    totals = totals_of_commit(context, audited)
     letters_last = audited.plan.replaces and context.spec.is_keyed
+    if letters_last and staged.dead_letters is not None:
+        now = current_dead_letters(context)
+        if now is None or now.head != staged.dead_letters.branch.head:
+            raise PublishRefusedError(f"Table {context.table_name}: another commit changed its dead-letter table.")
+    totals = totals_of_commit(context, audited)
     if not letters_last:
         _move_side(context, "dead letters", staged.dead_letters)
     _move_side(context, "deletes", staged.deletes)

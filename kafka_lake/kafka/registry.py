@@ -245,7 +245,7 @@ class SchemaRegistry:
             try:
                 return client.get_schema_by_guid(guid)
             except SchemaRegistryError as error:
-                if error.http_status_code == 404:
+                if error.http_status_code == 404 and error.error_code not in _NO_SUCH_THING:
                     # A registry without GUIDs answers as a wrong address does; it knows that it lacks a number.
                     client.get_schema(_LARGEST_ID)
                 raise

@@ -11,6 +11,7 @@ from pyspark.sql import types as T
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.quality.result import RuleResult
 from kafka_lake.quality.task.rules import Answer, Path, RuleTest
+from kafka_lake.schema.names import column_name
 from kafka_lake.spec.rule import Rule
 
 _ENOUGH_DIGITS = 100
@@ -56,11 +57,16 @@ def row_rules(subject: str, rules: Iterable[Rule], columns: T.StructType, declar
 
 
 def find_column(columns: T.StructType, path: str) -> tuple[Path, T.DataType] | None:
-    """Return the exact path and the type of a column or a field; None if it isn't there."""
+    """Return the exact path and the type of a column or a field, by its name or its field's; None if it isn't there."""
+    parts = path.split(".")
+    plain = [column_name(part, ()) for part in parts]
+    return next(filter(None, (_at(columns, names) for names in ([path], parts, plain, [column_name(path, ())]))), None)
+
+
+def _at(columns: T.StructType, path: Iterable[str]) -> tuple[Path, T.DataType] | None:
     kind: T.DataType = columns
-    whole = [column for column in columns if column.name.lower() == path.lower()]
     names: list[str] = []
-    for part in [path] if whole else path.split("."):
+    for part in path:
         fields = [f for f in kind if f.name.lower() == part.lower()] if isinstance(kind, T.StructType) else []
         exact = [f for f in fields if f.name == part] or fields
         if not exact:

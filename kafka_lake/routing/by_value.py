@@ -144,7 +144,7 @@ def admitted(spec: TopicTable, values: Sequence[str], is_free: Callable[[TopicTa
         if len(known) >= by.max_tables:
             refused[value] = f"max_tables is {by.max_tables}"
         elif any(name_.lower() in taken.get(namespace_.lower(), ()) for namespace_, name_ in to.identifiers):
-            refused[value] = f"table {name}, or its dead-letter table, would be that of another route or value"
+            refused[value] = f"table {name}, or its dead-letter table, would belong to another route or value"
         elif not is_free(to):
             refused[value] = f"the catalog has a table {name}, or one beside it, that is not this topic's"
         else:

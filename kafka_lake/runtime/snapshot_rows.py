@@ -9,6 +9,7 @@ import duckdb
 import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.schema import index_by_id
 from pyiceberg.table import Table
 from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
 from pyiceberg.table.puffin import PuffinFile
@@ -152,8 +153,9 @@ def _check_readable(table: Table) -> None:
     # Some catalogs give each table a mapping. A table that kafka_lake made has field ids in all files.
     may_lack_ids = _NAME_MAPPING in table.properties and CREATED not in table.properties
     problem = "its files may have no field ids" if may_lack_ids else ""
-    if encoded := [path for path in schema.column_names if not all(map(is_plain, path.split(".")[1:]))]:
-        problem = f"files have its column {encoded[0]} by an encoded name"
+    top_level = {field.field_id for field in schema.fields}
+    if encoded := [f for i, f in index_by_id(schema).items() if i not in top_level and not is_plain(f.name)]:
+        problem = f"its files have field {encoded[0].name} in an object by an encoded name"
     for other in table.metadata.schemas:
         for field in other.field_ids & schema.field_ids:
             before, now = (str(version.find_column_name(field)) for version in (other, schema))

@@ -192,7 +192,7 @@ def _tree_problem(text: str) -> str:
     try:
         tree = sqlglot.parse_one(text, read="spark")
     except (sqlglot.errors.SqlglotError, RecursionError) as error:
-        return f"it can't be understood: {str(error).splitlines()[0].rstrip('. ')}"
+        return f"it isn't valid SQL: {str(error).splitlines()[0].rstrip('. ')}"
     if tree.find(exp.Query, exp.Table, exp.Command, exp.DDL, exp.DML) is not None:
         return "it isn't one expression over the columns of a row"
     return ""

@@ -1,5 +1,6 @@
 """Write dead letters to a branch of their table, without those that it has already."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -55,7 +56,11 @@ def with_positions(context: Context, dead_letters: TableState, current: TopicIde
         identity = TopicIdentity(current.cluster_id, row["topic_id"] or "", row["topic"])
         offsets.setdefault(identity, {})[row["partition"]] = row["last"] + 1
     own = Position(current, offsets[current]) if current in offsets else None
-    others = {i.topic: Position(i, found) for i, found in offsets.items() if i.topic != current.topic}
+    # Of a topic with letters from before and after its recreation, none is known to be the current one.
+    topics = Counter(identity.topic for identity in offsets)
+    others = {
+        i.topic: Position(i, at) for i, at in offsets.items() if i.topic != current.topic and topics[i.topic] == 1
+    }
     return replace(dead_letters, position=own, others=others)
 
 

@@ -42,11 +42,10 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
     """Return the columns to decode a topic's records into.
 
     Raises:
-        ConfigurationError: If the records have no column of `key` or `order_by`, or a setting names another column.
+        ConfigurationError: If a setting names the column of another field.
         TableError: If a column of `order_by` is neither a number nor a time.
     """
     plan = _plan(spec, decoder, state)
-    _refuse_unknown(spec, plan.target)
     _refuse_ambiguous(spec, plan.target)
     orders = [field for field in plan.target.columns if field.name in spec.order_by]
     if wrong := [
@@ -81,18 +80,22 @@ def _refuse_ambiguous(spec: TopicTable, target: Target) -> None:
         )
 
 
-def _refuse_unknown(spec: TopicTable, target: Target) -> None:
-    """Refuse a key or an order that no record can have, unless there are no columns of values yet."""
-    columns = [name for name in target.columns.fieldNames() if name != spec.key_column]
-    known = {name.lower() for name in (spec.key_column, *columns, *target.sources)}
+def refuse_unknown(spec: TopicTable, target: Target) -> None:
+    """Refuse to create a table without the columns of `key` and `order_by`; raises TableError.
+
+    Without any columns of values, the records show nothing yet.
+    """
+    columns = target.columns.fieldNames()
+    if not set(columns) - {spec.key_column}:
+        return
     for setting, named in (("key", spec.key), ("order_by", spec.order_by)):
-        unknown = next((name for name in named if name.lower() not in known), None)
-        if columns and unknown is not None:
-            raise ConfigurationError(
-                f"Topic {spec.topic}: write: {setting}: table {'.'.join(spec.identifier)} has no column {unknown!r}, "
-                f"since no record has this field. Its columns are {', '.join(columns)}.",
-                f"main is unchanged. Correct {setting}: with the name of a column. Fields inside objects aren't "
-                "columns.",
+        if (unknown := next((name for name in named if name not in columns), None)) is not None:
+            raise TableError(
+                f"Topic {spec.topic}: write: {setting}: table {'.'.join(spec.identifier)} would have no column "
+                f"{unknown!r}: none of the examined records has a value in this field. The columns would be "
+                f"{', '.join(columns)}.",
+                f"No table was created. Correct {setting}:, or wait for records with the field. Fields inside objects "
+                "aren't columns.",
             )
 
 
@@ -259,6 +262,8 @@ def create_table(spec: TopicTable, connections: Connections, records: DataFrame,
     refuse_excepted_key(spec, decoder.row_key)
     plan = plan_schema(spec, decoder, None)
     refuse_changes(spec, plan.refused)
+    if not undecodable:
+        refuse_unknown(spec, plan.target)
     if not plan.target.columns.fields and not (spec.start == "latest" or undecodable):
         # A table that starts at the latest offset exists for its position before there are records.
         raise TableError(

@@ -270,8 +270,8 @@ def _stage_rows(
     raise TableError(
         f"Topic {spec.topic}: after {_PASSES} passes over the same records table {context.table_name} still "
         "lacks columns for some of their fields.",
-        "This is a bug in kafka_lake: please report it. Set evolution: ignore_new, or declare the columns with "
-        "columns:, to go on meanwhile.",
+        "This is a bug in kafka_lake: please report it. Until then, set evolution: ignore_new, or declare "
+        "the columns with columns:.",
     )
 
 

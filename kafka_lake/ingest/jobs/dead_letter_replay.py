@@ -109,8 +109,8 @@ def _before(
     if not later:
         return chosen
     context.observer.warn(
-        f"Topic {context.spec.topic}: dead letters from the table's position on stay dead letters; the next run reads "
-        "their records again."
+        f"Topic {context.spec.topic}: dead letters at or after the table's position, if there are any, stay until a "
+        "run has read their records again."
     )
     frames = context.connections.frames
     return frames.without(chosen, frames.within_topic(chosen, later, now.identity.topic_id))

@@ -43,7 +43,7 @@ class Renames:
             if name != column_name(name, () if "." in path else RESERVED):
                 raise ConfigurationError(
                     f"renames: {path} can't become {name!r}, which isn't a valid column name.",
-                    "Write only the new name, without dots. Iceberg's reserved names aren't allowed.",
+                    "Write only the new name: letters, digits and underscores, and no name that Iceberg reserves.",
                 )
 
     def at(self, place: Place) -> dict[str, str]:

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
+from kafka_lake.catalog.positions import head_of
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest.audit import Audited
@@ -81,7 +82,18 @@ def test_replay_of_changes_removes_dead_letters_last(write: Any, kind: Any, cata
     """A run that is killed in between must leave each record in one of the tables."""
     events = list[str]()
     spec = TopicTable("events", "lake", "events", write=write)
-    audited = Audited(Plan((), AFTER, 0, kind), staged_commit(events, staged_table(events, "letters")), (), {})
+    catalog.ensure_namespace("lake")
+    table = catalog.pyiceberg.create_table(spec.dead_letter_table, ROWS.schema)
+    table.append(ROWS)
+    letters = staged_table(events, "letters")
+    letters.branch.head = head_of(table)
+    audited = Audited(Plan((), AFTER, 0, kind), staged_commit(events, letters), (), {})
     publish(context_of(spec, catalog), Tables(None, None), audited)
     is_last = kind == "replace" and write != "append"
     assert events == (["rows", "letters"] if is_last else ["letters", "rows"])
+    if is_last:
+        table.append(ROWS)
+        events.clear()
+        with pytest.raises(PublishRefusedError, match="another commit changed its dead-letter table"):
+            publish(context_of(spec, catalog), Tables(None, None), audited)
+        assert events == ["discarded"], "the table mustn't be published twice"

@@ -135,7 +135,7 @@ def test_catalog_and_spark_are_in_one_of_the_documents() -> None:
         ),
         (
             {"orders_us": "KafkaTopic\ntopic: orders\ncluster: asia\ntable: us.orders"},
-            ["orders_us/defs.yaml) names Kafka cluster asia, and no document", "Those here are: eu, us."],
+            ["orders_us/defs.yaml) names Kafka cluster asia, and no document", "The project has the clusters eu, us."],
         ),
         ({"cluster_us": "KafkaCluster"}, ["cluster_us/defs.yaml has no name", "cluster_eu/defs.yaml", "cluster: eu"]),
         ({"cluster_us": "KafkaCluster\nname: eu"}, ["the name eu", "cluster_eu/defs.yaml", "cluster_us/defs.yaml"]),

@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 
 from kafka_lake.engine.interop import to_arrow_schema
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.quality.row_rules import RowRules, row_rules
+from kafka_lake.quality.row_rules import RowRules, find_column, row_rules
 from kafka_lake.quality.task.rules import RuleChecker, answers, check_frame, field_of, merged_answers
 from kafka_lake.spec.rule import AcceptedValues, OnFailure, Pattern, Range, RuleEntry, rules_of
 
@@ -59,6 +59,16 @@ def like(regex: str) -> RuleEntry:
 
 def at(text: str, zone: Any = UTC) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=zone)
+
+
+def test_rules_name_columns_or_their_fields() -> None:
+    within = T.StructType([T.StructField("_2xx", T.LongType())])
+    columns = T.StructType([T.StructField("user_id", T.LongType()), T.StructField("a_b", within)])
+    for name in ("user_id", "user-id", "User-Id"):
+        assert find_column(columns, name) == (("user_id",), T.LongType())
+    for name in ("a_b._2xx", "a-b.2xx"):
+        assert find_column(columns, name) == (("a_b", "_2xx"), T.LongType())
+    assert find_column(columns, "a-c") is None
 
 
 # A rule, values that keep it, values that break it. Null is neither, but for not_null.

@@ -1,5 +1,7 @@
 """Which columns order changes: inferred times become timestamps, and text is refused."""
 
+from dataclasses import replace
+
 import pytest
 from pyspark.sql import types as T
 
@@ -9,7 +11,7 @@ from kafka_lake.formats.json.driver import Json
 from kafka_lake.formats.task.decoded import Observed
 from kafka_lake.runtime.decoding import SchemaPlan
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake.writers.schema_changes import plan_schema
+from kafka_lake.writers.schema_changes import plan_schema, refuse_unknown
 
 SPEC = TopicTable("orders", "shop", "orders", write="upsert", order_by=("at_s",))
 
@@ -40,15 +42,17 @@ def test_inferred_text_that_orders_changes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("setting", ["key", "order_by"])
-def test_columns_that_no_record_has_are_refused(setting: str) -> None:
-    spec = TopicTable("orders", "shop", "orders", write="upsert", **{setting: ("SEEN", "sen")})
-    with pytest.raises(ConfigurationError, match=rf"write: {setting}: table shop.orders has no column 'sen'.* at_s, s"):
-        planned("timestamp", spec)
+@pytest.mark.parametrize("unknown", ["sen", "SEEN", "_key"])
+def test_columns_that_no_record_has_are_refused(setting: str, unknown: str) -> None:
+    spec = TopicTable("orders", "shop", "orders", write="upsert", **{setting: ("seen", unknown)})
+    with pytest.raises(TableError, match=rf"write: {setting}: table shop.orders would have no column '{unknown}'"):
+        refuse_unknown(spec, planned("timestamp", spec).target)
 
 
-def test_key_isnt_refused_before_there_are_columns() -> None:
-    spec = TopicTable("orders", "shop", "orders", write="upsert", key=("id",), key_format="json")
-    assert not plan_schema(spec, Json(), None).target.columns
+def test_known_key_and_records_without_columns_are_not_refused() -> None:
+    refuse_unknown(replace(SPEC, key=("seen",)), planned("timestamp").target)
+    refuse_unknown(replace(SPEC, key=("id",), key_format="json"), Target(T.StructType([])))
+    refuse_unknown(replace(SPEC, key=("id",)), Target(T.StructType([T.StructField("_key", T.StringType())])))
 
 
 @pytest.mark.parametrize(
