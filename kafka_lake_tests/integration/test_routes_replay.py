@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kafka_lake.ingest.run import ingest, replay
+from kafka_lake.ingest.run import ingest, replay, replay_dead_letters
 from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.runtime.context import Connections, Observer
 from kafka_lake.runtime.plan import ReplayRange
@@ -54,6 +54,19 @@ def test_replay_moves_rows_and_dead_letters_that_no_table_takes(
     assert [view(table_spec).ids() for table_spec in (orders, refunds, spec)] == [[], [1], [1]]
     replay(replace(changed, unmatched="ignore"), connections(), "ignored", ReplayRange())
     assert letters() == []
+
+
+def test_dead_letter_replay_of_changes_leaves_unmatched_ones(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec("id bigint", where=of_type("own"), write="upsert", key=("id",))
+    for value in ({"type": "own", "id": 1}, {"type": "other", "id": 2}, {"type": "own", "id": "3x"}):
+        topic.send(value)
+    ingest(spec, connections(), "first")
+    replay_dead_letters(spec, connections(), "again")
+    letters = sorted((row["offset"], row["error_class"]) for row in view(spec).dead_letters())
+    assert letters == [(1, "unmatched"), (2, "wrong_type")]
 
 
 @pytest.mark.exhaustive

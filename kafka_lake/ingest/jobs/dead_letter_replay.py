@@ -38,6 +38,7 @@ class DeadLetterReplay(Job):
         self._spec = context.spec
         self._done = False
         self._records: DataFrame | None = None
+        self._moved: DataFrame | None = None
 
     def prepare(self, topic: TopicEnds) -> None:
         """Check the condition, and finish the reconciliation of an earlier run."""
@@ -79,6 +80,7 @@ class DeadLetterReplay(Job):
         if spec.has_routes:
             # Records that are another table's by now stay dead letters; a replay of their offsets routes them.
             records = records_of(records, spec, spec, self.context.connections)
+        self._moved = records
         return Records(todo, records.coalesce(1).sortWithinPartitions("partition", "offset"))
 
     def published(self, staged: Staged) -> None:
@@ -86,7 +88,7 @@ class DeadLetterReplay(Job):
         self._done = True
         context = self.context
         try:
-            merged = self._records if self._spec.is_keyed else None
+            merged = self._moved if self._spec.is_keyed else None
             reconcile(context, relabelled=staged.failed_rows, merged=merged)
         except Exception as error:
             context.observer.warn(
