@@ -11,7 +11,7 @@ from kafka_lake.catalog.branches import StagingBranch
 from kafka_lake.catalog.positions import TableState, author_summary, positions_summary, row_count, state_of
 from kafka_lake.catalog.tables import ensure_table, schema_of
 from kafka_lake.common.offsets import Position, TopicIdentity
-from kafka_lake.dead_letters.pending import STAGED_WITH
+from kafka_lake.dead_letters.pending import RECONCILED, RECONCILED_FROM, STAGED_WITH
 from kafka_lake.engine.frames import OFFSET, added_between, at_version
 from kafka_lake.engine.interop import to_arrow_schema
 from kafka_lake.formats.columns import nullable_all
@@ -91,6 +91,11 @@ def stage_dead_letters(
         **author_summary(context.run_id, plan.kind),
         STAGED_WITH: str(primary.appended),
     }
+    if obsolete and plan.replaces and context.spec.is_keyed:
+        # After a rollback behind the replay, these dead letters come back.
+        appended = primary.state.table.refresh().metadata.snapshot_by_id(primary.appended)
+        mark = f"{context.run_id}@{appended.sequence_number if appended else None}"
+        summary |= {RECONCILED: mark, RECONCILED_FROM: str(state.head)}
     branch = StagingBranch(spark, catalog, identifier, primary.branch.name, head=state.head)
     branch.create()
     try:

@@ -202,7 +202,7 @@ def _properties(source: _Source, dead_letters_before: TableState | None) -> dict
         dead_letters_before is not None and known_dead_letters(context, plan, dead_letters_before) is not None
     )
     # Rows of upsert tables and histories don't name all their records, so they can't be compared with dead letters.
-    if has_obsolete and not context.spec.is_keyed:
+    if has_obsolete and not (context.spec.is_keyed and plan.appends):
         properties[UNRECONCILED] = context.run_id
     return properties
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from kafka_lake.catalog.positions import head_of
 from kafka_lake.cdc.task.unavailable import PLACEHOLDER
 from kafka_lake.errors import KafkaLakeError
-from kafka_lake.ingest.run import ingest, replay, reset
+from kafka_lake.ingest.run import ingest, replay, replay_dead_letters, reset
 from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.topic_table import TopicTable
@@ -271,6 +272,34 @@ def test_tombstone_is_newer_than_earlier_records_of_partition(
         ingest(spec, connections(), "run-last")
         assert view(spec).dead_letters() == []
         assert {row["id"] for row in view(spec).rows()} == ends, "each by itself" if cut else "all at once"
+
+
+@pytest.mark.parametrize("write", ["upsert", exhaustive("history")])
+@pytest.mark.parametrize("how", ["by offset", exhaustive("of dead letters")])
+def test_dead_letters_return_after_rollback_of_replay(
+    write: Any, how: str, new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic = new_topic(1)
+    spec = topic.spec("id bigint, v string", write=write, key=("id",), max_record_bytes=60)
+    topic.send({"id": 1, "v": "a"})
+    topic.send({"id": 2, "v": "x" * 60})
+    ingest(spec, connections(), "run-1")
+    good, longer = head_of(view(spec).table), replace(spec, max_record_bytes=None)
+
+    def again(run_id: str) -> None:
+        if how == "by offset":
+            replay(longer, connections(), run_id, ReplayRange("0:1", "0:2"))
+        else:
+            replay_dead_letters(longer, connections(), run_id)
+        assert (view(spec).ids(), view(spec).dead_letters()) == ([1, 2], [])
+
+    again("again")
+    connections().spark().sql(view(spec).call("rollback_to_snapshot", snapshot_id=f"{good}")).collect()
+    ingest(longer, connections(), "run-2")
+    assert [row["offset"] for row in view(spec).dead_letters()] == [1]
+    again("and again")
+    ingest(longer, connections(), "run-3")
+    assert view(spec).dead_letters() == []
 
 
 @pytest.mark.exhaustive
