@@ -737,6 +737,17 @@ def test_order_by_set_later_counts_from_then_on(
     assert rows(view(spec), "id", "at", "v") == [(1, 6, "newer")]
 
 
+def test_order_set_later_may_be_by_a_new_field(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
+    topic = new_topic(1)
+    spec = topic.spec(None, write="upsert", key=("id",))
+    topic.send({"id": 1, "v": "first"})
+    ingest(spec, connections(), "run-1")
+    topic.send({"id": 1, "v": "ordered", "at": 5})
+    ordered = replace(spec, order_by=("at",))
+    ingest(ordered, connections(), "run-2")
+    assert rows(view(ordered), "id", "v", "at") == [(1, "ordered", 5)]
+
+
 @pytest.mark.exhaustive
 def test_order_of_a_history_needs_a_new_table(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic(1)
