@@ -115,10 +115,13 @@ class Chaos:
     def start(self, topic: Topic, home: str = "home", **options: object) -> Run:
         return self.world.run(topic, home, **options)
 
-    def finish(self, run: Run) -> int:
-        """Wait for a run's end, note what came of it, and how long the first commit after a SIGKILL took."""
+    def finish(self, run: Run, times: int = 1) -> int:
+        """Wait for a run's end, note what came of it, and how long the first commit after a SIGKILL took.
+
+        ``times`` is how many times `run_seconds` it may take.
+        """
         killed, self._after_kill = self._after_kill, False
-        code = run.finish(self.run_seconds)
+        code = run.finish(times * self.run_seconds)
         commits = run.events("commit")
         if killed and commits and "stopped" not in {e["event"] for e in run.events()}:
             self.tally.recoveries.append(commits[0]["at"] - run.began)
