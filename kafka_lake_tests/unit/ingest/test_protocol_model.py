@@ -356,6 +356,17 @@ def test_letters_stay_known_after_their_positions_expired() -> None:
     assert not outcome(*history).violations
 
 
+def test_position_that_another_program_expired_is_recovered_from_rows() -> None:
+    world = World()
+    world.do("produce", (0, ["good", "good"]))
+    world.run(NEXT)
+    for step in (("compact", TABLE), ("expire", (TABLE, 1)), ("compact", TABLE)):
+        world.do(*step)
+    assert not read_state(world.view(TABLE)).positions
+    world.finish()
+    assert not world.violations
+
+
 def test_letters_that_still_do_not_fit_keep_their_place_when_they_are_delivered() -> None:
     world = outcome(BAD, ("produce", (0, ["bad-1"])), NEXT, ("mend", "bad-0"), Attempt("dead_letter_replay"))
     assert not world.violations

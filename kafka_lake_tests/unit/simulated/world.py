@@ -309,7 +309,8 @@ class World(Log):
             for record in rows.keys() - forgotten
             # A run continues at a cut of the log, and rows after it stay.
             if record.partition not in {**self.log_of(record).cuts, **self.log_of(record).restored}
-            if record.offset >= reached.get(record.place, 0)
+            # Without a snapshot that has the position, the next run recovers it from the rows.
+            if record.topic in positions and record.offset >= reached.get(record.place, 0)
         ]
         if (due := self.pending_reconciliation()) and due.restore is not None:
             # Rolled back beyond a commit that turned letters into rows: the next run brings the letters back first.
