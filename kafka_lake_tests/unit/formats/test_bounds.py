@@ -134,12 +134,12 @@ def test_too_many_columns_are_refused_by_name_with_what_to_do() -> None:
     with pytest.raises(AuditFailedError) as refused:
         refuse_too_many(spec, before, schema("id", "at", inner=9))
     said = str(refused.value)
-    some = "in scores, as scores.user_0, scores.user_1, scores.user_2"
-    for part in ("Topic orders", "table shop.orders", "9 new columns", "the 2 there are", "more than 10 columns", some):
+    some = "in scores, such as scores.user_0, scores.user_1, scores.user_2"
+    for part in ("Topic orders", "table shop.orders", "9 new columns", "the 2 existing", "more than 10 columns", some):
         assert part in said
     for remedy in ("columns:", "map", "ignore_new"):
         assert remedy in said
-    with pytest.raises(AuditFailedError, match="at the top level, as a, b") as made:
+    with pytest.raises(AuditFailedError, match="at the top level, such as a, b") as made:
         refuse_too_many(TopicTable("orders", "shop", "orders", max_columns=1), None, schema("a", "b"))
     assert "ignore_new" not in str(made.value)
 
@@ -150,7 +150,7 @@ def test_columns_that_are_there_and_those_of_the_metadata_count_for_nothing() ->
     refuse_too_many(spec, None, schema("a", "b", extra=(origin,)))
     # Somebody made them, or the limit was another one.
     refuse_too_many(spec, schema("a", "b", "c"), schema("a", "b"))
-    with pytest.raises(AuditFailedError, match="at least 1 new columns and the 3 there are"):
+    with pytest.raises(AuditFailedError, match="at least 1 new columns and the 3 existing columns"):
         refuse_too_many(spec, schema("a", "b", "c"), schema("d"))
     pairs = NestedField(800, "m", MapType(801, StringType(), 802, LongType()))
     with pytest.raises(AuditFailedError, match=r"m\.key, m\.value"):

@@ -831,6 +831,7 @@ def test_messages_of_a_schema_are_decoded_in_tasks() -> None:
     writers = {prefix: writer_of(schema, prefix) for prefix in (b"\x00", b"\x02\x02")}
     work = {
         "decoder": packed(RegisteredDecoder),
+        "registry_kind": "",
         "columns": columns,
         "decoders": [item.for_tasks(columns) for item in writers.values()],
         "schemas": {(5, prefix): number for number, prefix in enumerate(writers)},

@@ -488,7 +488,7 @@ def test_the_warning_is_there_when_the_document_loads(caplog):
 def test_settings_name_fields_whose_columns_are_called_otherwise() -> None:
     write = {"mode": "upsert", "key": ["shop.id", "a key"], "order_by": ["at`s"], "ignore_null_updates": ["set.of"]}
     spec = KafkaTopic(topic="orders", table={"write": write}).topic_table()
-    assert (spec.key, spec.order_by, spec.ignore_null_updates) == (("shop_id", "a key"), ("at_s",), ("set_of",))
+    assert (spec.key, spec.order_by, spec.ignore_null_updates) == (("shop_id", "a_key"), ("at_s",), ("set_of",))
     table = {"columns": "`shop.id` int, v int", "write": {"mode": "upsert", "key": ["shop.id"]}}
     declared = KafkaTopic(topic="orders", table=table)
     assert declared.topic_table().key == ("shop.id",)

@@ -111,5 +111,5 @@ def test_schema_with_a_column_of_histories_is_refused() -> None:
     spec = TopicTable("orders", "shop", "orders", write="history", format="avro", schema_file="orders.avsc")
     columns = T.StructType([T.StructField("id", T.LongType()), T.StructField("Valid_To", T.DateType())])
     decoder = Json(declared=Target(columns, {}))
-    with pytest.raises(TableError, match=r"columns Valid_To, and write: history has its own"):
+    with pytest.raises(TableError, match=r"columns Valid_To, and write: history reserves these names"):
         plan_schema(spec, decoder, None)
