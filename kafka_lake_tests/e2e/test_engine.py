@@ -99,10 +99,10 @@ def connect_connections(
 def test_a_server_with_another_catalog_of_that_name_is_refused(new_session: NewSession, tmp_path: Path) -> None:
     """As one has that takes the environment's, if the catalog is in YAML alone."""
     for properties, said in (
-        ({"type": "rest", "uri": "http://127.0.0.1:1"}, "catalog.db there, no SQLite file here"),
+        ({"type": "rest", "uri": "http://127.0.0.1:1"}, "catalog.db, the project no SQLite file"),
         (
             {"type": "sql", "uri": f"sqlite:///{tmp_path / 'other.db'}", "warehouse": "file:///lake"},
-            "catalog.db there, .*other.db here",
+            "catalog.db, the project .*other.db",
         ),
     ):
         resource = SparkResource(spark_config={}, catalog=CatalogResource(name="lake", properties=properties))
