@@ -40,26 +40,23 @@ def _move_heads(context: Context, tables: Tables, audited: Audited, properties: 
     the dead letters come last.
     """
     staged = audited.staged
-    if staged.dead_letters is None:
-        planned, now = tables.dead_letters, current_dead_letters(context)
-        if (now and now.head) != (planned and planned.head):
-            # The new dead letters may be of records that are rows of this commit.
-            raise PublishRefusedError(f"Table {context.table_name}: another commit changed its dead-letter table.")
-    letters_last = audited.plan.replaces and context.spec.is_keyed
-    if letters_last and staged.dead_letters is not None:
+    letters, letters_last = staged.dead_letters, audited.plan.replaces and context.spec.is_keyed
+    if letters is None or letters_last:
+        planned = letters.branch.head if letters else tables.dead_letters and tables.dead_letters.head
         now = current_dead_letters(context)
-        if now is None or now.head != staged.dead_letters.branch.head:
+        if (now and now.head) != planned:
+            # The new dead letters may be of records that are rows of this commit.
             raise PublishRefusedError(f"Table {context.table_name}: another commit changed its dead-letter table.")
     totals = totals_of_commit(context, audited)
     if not letters_last:
-        _move_side(context, "dead letters", staged.dead_letters)
+        _move_side(context, "dead letters", letters)
     _move_side(context, "deletes", staged.deletes)
     primary = staged.primary
     primary.branch.publish(primary.snapshot, lambda before: {**added(before, totals), **properties})
     published_at = time.time()
     context.observer.step_done("table published")
     if letters_last:
-        _move_side(context, "dead letters", staged.dead_letters)
+        _move_side(context, "dead letters", letters)
     return published_at
 
 
