@@ -10,12 +10,15 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
 from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform, parse_transform
-from pyiceberg.types import NestedField
+from pyiceberg.types import DoubleType, FloatType, NestedField
 
 from kafka_lake.catalog.positions import CREATED
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.schema.names import Names, column_name
 from kafka_lake.spec.layout import parse_partition_field, parse_sort_field, written_name
+
+FLOATS = (FloatType, DoubleType)
+"""Types that no partition field may have."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class Layout:
             column, name = parse_partition_field(text)
             transform = parse_transform(name)
             field = _field(schema, column, "partition_by", renames)
-            if not transform.can_transform(field.field_type):
+            # NaN equals no value, and -0.0 equals 0.0: such rows would be in no partition, or in two.
+            if not transform.can_transform(field.field_type) or isinstance(field.field_type, FLOATS):
                 raise ConfigurationError(
                     f"partition_by: {text!r} can't be applied to column {column} of type {field.field_type}.",
                     "Choose another transform or another column in the topic's YAML.",

@@ -10,6 +10,7 @@ from dataclasses import fields
 from itertools import chain
 from typing import Any
 
+from pyiceberg.schema import index_by_id
 from pyiceberg.table import Table
 from pyiceberg.transforms import UnknownTransform, VoidTransform
 from pyiceberg.typedef import IcebergBaseModel
@@ -18,6 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kafka_lake.catalog.layout import FLOATS
 from kafka_lake.engine.frames import cached
 from kafka_lake.engine.interop import packed, task_function
 from kafka_lake.errors import ConfigurationError, TableError
@@ -68,10 +70,15 @@ def check_writable(table: Table) -> None:
     if unknown := [key for key in properties if key.startswith(("write.parquet.bloom-filter-enabled", "encryption."))]:
         remedy = "Remove the property; let the object store encrypt files."
         raise TableError(f"Table {name} has the property {unknown[0]}, which kafka_lake can't write.", remedy)
-    fields = metadata.spec().fields
-    if gone := [field.name for field in fields if isinstance(field.transform, UnknownTransform | VoidTransform)]:
+    columns = index_by_id(metadata.schema())
+    if wrong := [
+        field.name
+        for field in metadata.spec().fields
+        if isinstance(field.transform, UnknownTransform | VoidTransform)
+        or isinstance(columns[field.source_id].field_type, FLOATS)
+    ]:
         remedy = f"Drop it with Spark SQL: ALTER TABLE {name} DROP PARTITION FIELD …."
-        raise TableError(f"Table {name}: rows can't be assigned to its partition field {gone[0]}.", remedy)
+        raise TableError(f"Table {name}: rows can't be assigned to its partition field {wrong[0]}.", remedy)
 
 
 def nothing_written(records: DataFrame) -> Written:

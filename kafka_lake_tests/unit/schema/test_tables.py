@@ -362,6 +362,13 @@ def test_no_table_is_created_with_a_layout_that_cannot_be(catalog, settings_, me
     assert catalog.table(NAME) is None
 
 
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_no_table_is_partitioned_by_a_floating_point_column(catalog, kind):
+    with pytest.raises(ConfigurationError, match="partition_by: 'price' can't be applied to column price of type"):
+        ensure_table(catalog, NAME, schema_of(pa.schema([pa.field("price", kind)])), partition_by=("price",))
+    assert catalog.table(NAME) is None
+
+
 @pytest.mark.parametrize("column", ["id", "key"])
 def test_a_renamed_column_stays_what_the_table_is_partitioned_by(catalog, column):
     table = ensure_table(catalog, NAME, SCHEMA, partition_by=("id",), sort_by=("id",))

@@ -2,11 +2,16 @@
 
 from typing import Any
 
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DoubleType, LongType, NestedField
 
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import read_state
+from kafka_lake.errors import TableError
+from kafka_lake.writers.append import check_writable
 from kafka_lake.writers.append_tables import TableToWrite, prewritten
 
 
@@ -20,3 +25,11 @@ def test_files_that_a_stage_took_are_not_used_again(catalog: LakeCatalog) -> Non
     assert files.take() is unused
     assert not files.fits(target, state)
     assert files.take() is None
+
+
+def test_table_with_partitions_of_floats_is_refused(catalog: LakeCatalog) -> None:
+    catalog.ensure_namespace("shop")
+    by = PartitionSpec(PartitionField(source_id=1, field_id=1000, transform=IdentityTransform(), name="price"))
+    schema = Schema(NestedField(1, "price", DoubleType(), required=False))
+    with pytest.raises(TableError, match="rows can't be assigned to its partition field price"):
+        check_writable(catalog.pyiceberg.create_table(("shop", "orders"), schema, partition_spec=by))
