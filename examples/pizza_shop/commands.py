@@ -34,8 +34,7 @@ def live(
     s3: Annotated[
         bool, typer.Option("--s3", help="Keep the tables in an embedded S3 store with a REST catalog.")
     ] = False,
-    metrics: Annotated[bool, typer.Option("--metrics", help="Serve metrics for Prometheus, too.")] = False,
 ) -> None:
     """Run the stack of `kafka-lake up` with a broker, and produce records until Ctrl-C."""
     check_project()
-    stay_up(Ports.from_env(), output.note, lambda stack: start_demo(stack, rate, output.note), s3=s3, metrics=metrics)
+    stay_up(Ports.from_env(), output.note, lambda stack: start_demo(stack, rate, output.note), s3=s3)

@@ -107,7 +107,6 @@ BROKER_PORT = Variable("KAFKA_LAKE_BROKER_PORT", "Port of the embedded broker.",
 REGISTRY_PORT = Variable("KAFKA_LAKE_REGISTRY_PORT", "Port of the embedded schema registry.", "19095")
 CONNECT_PORT = Variable("KAFKA_LAKE_CONNECT_PORT", "Port of the Spark Connect server of `kafka-lake up`.", "15002")
 UI_PORT = Variable("KAFKA_LAKE_UI_PORT", "Port of Dagster's UI under `kafka-lake up`.", "3000")
-METRICS_PORT = Variable("KAFKA_LAKE_METRICS_PORT", "Port of the metrics of `kafka-lake up --metrics`.", "9464")
 
 VARIABLES = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
 """All of them, in the order of their declaration."""

@@ -17,7 +17,6 @@ from kafka_lake.common.environment import (
     CATALOG,
     CONNECT_PORT,
     KAFKA,
-    METRICS_PORT,
     REGISTRY,
     REGISTRY_PORT,
     SCHEMA_REGISTRY_URL,
@@ -73,7 +72,6 @@ class Ports:
     ui: Port
     connect: Port
     registry: Port
-    metrics: Port
 
     @classmethod
     def from_env(cls) -> Self:
@@ -83,7 +81,6 @@ class Ports:
             ui=Port.from_env("Dagster's UI", UI_PORT),
             connect=Port.from_env("the Spark Connect server", CONNECT_PORT),
             registry=Port.from_env("the schema registry", REGISTRY_PORT),
-            metrics=Port.from_env("the metrics", METRICS_PORT),
         )
 
 

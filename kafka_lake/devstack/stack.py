@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,7 +22,6 @@ from kafka_lake.common.files import ensure_home, home
 from kafka_lake.common.processes import Server
 from kafka_lake.devstack.dagster_servers import (
     CodeLocation,
-    Program,
     code_server,
     daemon,
     prepare_dagster_home,
@@ -193,18 +191,6 @@ class Stack:
             self._supervise(name, key, server.start())
         self._ui_url = url
         self._update_file()
-        return url
-
-    def start_metrics(self) -> str:
-        """Start the server of this project's metrics, and return its address."""
-        url = f"http://{self.ports.metrics.address}/metrics"
-        self._tell_user(f"Starting the metrics on {url}")
-        program = "from kafka_lake.cli.main import main; main()"
-        serve = ["metrics", "serve", "--port", str(self.ports.metrics.number)]
-        command = [sys.executable, "-c", program, *serve]
-        log = self.log_dir / "metrics.log"
-        metrics = Program(command, log, lambda: _answers(url), 60.0, env={HOME.name: str(home())})
-        self._supervise("The process of the metrics", "metrics", metrics.start())
         return url
 
     def _supervise(self, name: str, key: str, server: Server, max_deaths: int = MAX_DEATHS) -> None:

@@ -28,7 +28,6 @@ PARTS = {
     "code-server-kafka_lake": "The code server of kafka_lake",
     "daemon": "Dagster's daemon",
     "webserver": "Dagster's web server",
-    "metrics": "The process of the metrics",
 }
 
 
@@ -82,7 +81,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     environment = deployment_in(tmp_path_factory.mktemp("up"))
     log = tmp_path_factory.mktemp("log") / "up.log"
     with log.open("wb") as output:
-        command = [*COMMAND, "live", "--metrics"]
+        command = [*COMMAND, "live"]
         process = subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=output, stderr=output)
     stack = Up(process, environment, log)
     try:

@@ -33,10 +33,9 @@ def up(
     s3: Annotated[
         bool, typer.Option("--s3", help="Store the tables in an embedded S3 store with a REST catalog.")
     ] = False,
-    metrics: Annotated[bool, typer.Option("--metrics", help="Also serve metrics for Prometheus.")] = False,
 ) -> None:
     """Run Dagster and a Spark Connect server until Ctrl-C; also an embedded broker, if no brokers are configured."""
-    stay_up(Ports.from_env(), note, s3=s3, metrics=metrics)
+    stay_up(Ports.from_env(), note, s3=s3)
 
 
 def stay_up(
@@ -44,7 +43,6 @@ def stay_up(
     tell_user: Callable[[str], None],
     demo: Callable[[Stack], list[Task]] | None = None,
     s3: bool = False,
-    metrics: bool = False,
 ) -> None:
     """Run the local stack until a signal, or until one of its servers ends too often; then stop all of it.
 
@@ -56,8 +54,7 @@ def stay_up(
     locations = targets()
     check_alone()
     connect = needs_connect(ports)
-    more = [*([ports.connect] if connect else []), *([ports.metrics] if metrics else [])]
-    check_free(*([ports.broker, ports.registry] if demo else []), ports.ui, *more)
+    check_free(*([ports.broker, ports.registry] if demo else []), ports.ui, *([ports.connect] if connect else []))
     with interruptible(), Stack(ports, tell_user, shared=True) as stack, _announce_stop(tell_user):
         tasks = demo(stack) if demo else []
         if s3:
@@ -69,8 +66,7 @@ def stay_up(
         refresh_unknown(tell_user)
         url = stack.start_dagster(code_locations(locations), dagster_folder(locations), other_locations(locations))
         tasks.append(lambda _stop: _register_topics(tell_user))
-        also = f", metrics {stack.start_metrics()}" if metrics else ""
-        tell_user(f"All is up: {url}{also} (Ctrl-C ends it; logs are in {stack.log_dir})")
+        tell_user(f"All is up: {url} (Ctrl-C ends it; logs are in {stack.log_dir})")
         with _started([repeated(task, tell_user) for task in tasks]) as futures:
             while True:
                 stack.check()
