@@ -28,11 +28,8 @@ from kafka_lake.kafka.registry import properties_from_env
 if TYPE_CHECKING:
     from kafka_lake.catalog.lake_catalog import LakeCatalog
     from kafka_lake.config.systems import Catalog, Kafka, Registry
-    from kafka_lake.spec.topic_table import TopicTable
 
     Cluster = tuple[Kafka, Registry]
-
-_FORMAT_WITH_VECTORS = 3
 
 Check = tuple[str, Callable[[], str], str]
 """A part, the function that checks it, and what to do if it fails."""
@@ -52,7 +49,6 @@ def doctor(as_json: AsJson = False) -> None:
             status.update,
             clusters=project.configured_clusters,
             catalog=project.configured_catalog,
-            tables=project.topics_if_any,
         )
     output = Output(as_json)
     output.json([asdict(result) for result in results])
@@ -83,7 +79,6 @@ def check_all(
     tell_user: Callable[[str], None],
     clusters: Callable[[], Mapping[str | None, Cluster]] = lambda: {},
     catalog: Callable[[], Catalog] | None = None,
-    tables: Callable[[], Sequence[TopicTable]] = lambda: (),
 ) -> list[CheckResult]:
     """Check every part, also after one has failed."""
     from kafka_lake.config.systems import Catalog, Kafka, Registry
@@ -93,7 +88,6 @@ def check_all(
         named = {name: cluster for name, cluster in configured.items() if name}
         kafka, registry = configured.get(None) or (Kafka(), Registry())
         lake = catalog() if catalog else Catalog()
-        upserts = [spec for topic_spec in tables() for spec in topic_spec.tables if spec.is_keyed]
     except Exception as error:
         failed = _failed("Project", error, "Correct the project's definitions; `dg check defs` loads them too.")
         return [failed, *check_all(open_broker, tell_user)]
@@ -129,7 +123,6 @@ def check_all(
             lambda: check_warehouse(lake),
             "Check the warehouse's address, its credentials and its permissions.",
         ),
-        *([("Readers", lambda: check_readers(lake, upserts), "Check the catalog.")] if upserts else []),
         (
             "Spark",
             lambda: check_spark(lake),
@@ -242,23 +235,6 @@ def check_warehouse(resource: Catalog) -> str:
         stream.write(b"written by kafka-lake doctor")
     file_io.delete(probe)
     return f"{warehouse} is writable"
-
-
-def check_readers(resource: Catalog, upserts: Sequence[TopicTable]) -> str:
-    """Return the tables that some readers can't read."""
-    catalog = resource.open()
-    tables = [
-        ".".join(spec.identifier)
-        for spec in upserts
-        if (table := catalog.table(spec.identifier)) is not None and table.format_version >= _FORMAT_WITH_VECTORS
-    ]
-    if not tables:
-        return "no upsert table has deletion vectors"
-    return (
-        f"deletes are deletion vectors (format version {_FORMAT_WITH_VECTORS}) in {', '.join(tables)}: "
-        "Spark, PyIceberg, Polars and DuckDB read them; "
-        "Daft, chDB and Trino 476 didn't when they were tried"
-    )
 
 
 def check_spark(catalog: Catalog) -> str:

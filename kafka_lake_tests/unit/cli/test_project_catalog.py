@@ -3,12 +3,10 @@
 import json
 import os
 import re
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import uuid4
 
-import pyarrow as pa
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -17,7 +15,7 @@ from examples.pizza_shop import __main__ as demo
 from kafka_lake.cli import output
 from kafka_lake.cli.commands import doctor, up
 from kafka_lake.cli.main import app
-from kafka_lake.cli.project import configured_catalog, configured_clusters, open_connections, topics_if_any
+from kafka_lake.cli.project import configured_catalog, configured_clusters, open_connections
 from kafka_lake.common.processes import free_port
 from kafka_lake.devstack import stack
 from kafka_lake.devstack.running import Ports
@@ -154,11 +152,10 @@ def test_the_doctor_examines_the_projects_catalog(tmp_path: Path, monkeypatch: p
     found = {
         check.part: check
         for check in doctor.check_all(
-            no_brokers, lambda _: None, clusters=configured_clusters, catalog=configured_catalog, tables=topics_if_any
+            no_brokers, lambda _: None, clusters=configured_clusters, catalog=configured_catalog
         )
     }
     assert found["Warehouse"].message == f"file://{tmp_path}/warehouse is writable"
-    assert "Readers" not in found
     assert (tmp_path / "mine.db").is_file()
     assert not (tmp_path / "home" / "catalog.db").exists()
 
@@ -251,27 +248,3 @@ def test_demo_in_a_project_without_its_topics_starts_nothing(
     assert done.exit_code == 1
     assert "topics completed-pizzas and pizza-deliveries, and this project has no table of them." in done.output
     assert not (tmp_path / "home" / "running.json").exists()
-
-
-def test_the_doctor_names_keyed_tables_with_deletion_vectors(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = document.parent.parent / "customers"
-    folder.mkdir()
-    (folder / "defs.yaml").write_text(
-        "type: kafka_lake.KafkaTopic\nattributes:\n  topic: customers\n"
-        "  table: {name: shop.customers, columns: id bigint, write: {mode: history, key: [id]}}\n"
-    )
-    for part in ("check_java", "check_jars", "check_brokers", "check_spark", "check_warehouse"):
-        monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
-
-    def readers() -> doctor.CheckResult:
-        found = doctor.check_all(nullcontext, lambda _: None, catalog=configured_catalog, tables=topics_if_any)
-        return next(result for result in found if result.part == "Readers")
-
-    catalog = configured_catalog().open()
-    catalog.ensure_namespace("shop")
-    columns = pa.schema([("id", pa.int64())])
-    assert readers().message == "no upsert table has deletion vectors"
-    catalog.pyiceberg.create_table(("shop", "customers"), columns, properties={"format-version": "3"})
-    assert readers().passed
-    assert "(format version 3) in shop.customers: Spark, PyIceberg" in readers().message
-    assert "Daft, chDB and Trino 476 didn't" in readers().message
