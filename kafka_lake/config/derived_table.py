@@ -16,10 +16,10 @@ from kafka_lake.spec.settings import (
     OptionalText,
     Owners,
     Problem,
-    Properties,
     Settings,
     Tags,
     Text,
+    TextMap,
     TextOrList,
 )
 from kafka_lake.spec.sql_text import unsafe_condition, unsafe_query
@@ -116,7 +116,7 @@ class DerivedTable(Settings):
     sort_by: TextOrList = Field(
         default=(), description="Columns that rows are sorted by within each file.", examples=[["store_id"]]
     )
-    table_properties: Properties = Field(default_factory=dict, description="Iceberg table properties of a new table.")
+    table_properties: TextMap = Field(default_factory=dict, description="Iceberg table properties of a new table.")
 
     rules: tuple[RuleEntry, ...] = Field(
         default=(),

@@ -13,7 +13,7 @@ from kafka_lake.common import environment
 from kafka_lake.common.environment import KAFKA, own_prefix, own_variables
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.spec.maintenance import Maintenance
-from kafka_lake.spec.settings import Duration, OptionalText, Properties, Settings
+from kafka_lake.spec.settings import Duration, OptionalText, Settings, TextMap
 from kafka_lake.spec.topic_table import CLUSTER_NAME
 
 if TYPE_CHECKING:
@@ -278,17 +278,17 @@ class Cluster(Settings):
         "its own variables: `KAFKA_LAKE_KAFKA__<NAME>__…`, `KAFKA_LAKE_REGISTRY__<NAME>__…`.",
         examples=["eu"],
     )
-    kafka_properties: Properties = Field(
+    kafka_properties: TextMap = Field(
         default_factory=dict, description="librdkafka client properties, without secrets."
     )
-    registry_properties: Properties = Field(
+    registry_properties: TextMap = Field(
         default_factory=dict,
         description="Properties of confluent-kafka's `SchemaRegistryClient`, without secrets.",
     )
-    catalog_properties: Properties = Field(
+    catalog_properties: TextMap = Field(
         default_factory=dict, description="Iceberg catalog properties, without secrets."
     )
-    spark_config: Properties = Field(default_factory=dict, description="Spark settings.")
+    spark_config: TextMap = Field(default_factory=dict, description="Spark settings.")
     read_committed: bool = Field(
         default=True, description="Skip records of aborted transactions, and wait for open ones."
     )

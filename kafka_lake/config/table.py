@@ -21,7 +21,6 @@ from kafka_lake.spec.settings import (
     OptionalText,
     Owners,
     Problem,
-    Properties,
     Settings,
     ShortFor,
     Tags,
@@ -214,7 +213,7 @@ class TableSettings(Settings):
     sort_by: TextOrList = Field(
         default=(), description="Columns that rows are sorted by within each file.", examples=[["ordered_at desc"]]
     )
-    properties: Properties = Field(
+    properties: TextMap = Field(
         default_factory=dict,
         description="Iceberg table properties of a new table. `location` sets the folder of its files.",
         examples=[{"write.parquet.compression-codec": "zstd"}],

@@ -217,15 +217,6 @@ def either(*kinds: Any) -> Any:
     return Union[kinds]  # noqa: UP007 - as above
 
 
-# What the names of properties end with whose digits are no count.
-_NAMING = re.compile(
-    r"^header\.|(?:^|[._-])"
-    r"(?:account|arn|credential|id|key|name|passphrase|password|region|scope|secret|string|token|user|username|warehouse)$"
-)
-# Those of AWS have twelve digits; with a zero at the beginning, YAML reads fewer.
-_ACCOUNTS = ("glue.id", "warehouse")
-
-
 def _duration(text: str) -> str:
     try:
         seconds_of(text)
@@ -258,45 +249,17 @@ def _text_or_null(value: object) -> object:
     return None if value is None else _text(value)
 
 
-def _each(check: Callable[[object], object]) -> Callable[[object], object]:
-    """Return a function that checks the keys of a mapping by `_text`, and its values by that check."""
-
-    def checked(value: object) -> object:
-        if not isinstance(value, Mapping):
-            return value
-        found: dict[object, object] = {}
-        for key, entry in value.items():
-            try:
-                found[_text(key)] = check(entry)
-            except ValueError as error:
-                raise ValueError(f"{key}: {error}") from None
-        return found
-
-    return checked
-
-
-def _written_out(value: object) -> object:
-    """Return a number or a truth value as properties have it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | float) else _text(value)
-
-
-def _written_out_each(value: object) -> object:
-    """Return properties as text; what stands for an account, a key or a name, and isn't text to YAML, is refused.
-
-    YAML reads 012345670123 as octal, 1234567_89 without its underscore, 1.10 as 1.1, and no as false.
-    """
-    if isinstance(value, Mapping):
-        for key, entry in value.items():
-            if isinstance(entry, int | float) and _NAMING.search(str(key).lower()) and not _is_account(key, entry):
-                kind = "true or false" if isinstance(entry, bool) else "a number, without zeros at its beginning or end"
-                raise ValueError(f"{key}: YAML reads this value as {kind}. Write the text in quotes")
-    return _each(_written_out)(value)
-
-
-def _is_account(key: object, value: float) -> bool:
-    return key in _ACCOUNTS and isinstance(value, int) and len(str(value)) == 12
+def _each_text(value: object) -> object:
+    """Check the keys and the values of a mapping by `_text`."""
+    if not isinstance(value, Mapping):
+        return value
+    for key, entry in value.items():
+        try:
+            _text(key)
+            _text(entry)
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from None
+    return value
 
 
 def _no_truth_value(value: object) -> object:
@@ -340,11 +303,11 @@ _IN_JSON = {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "
 TextOrList = Annotated[tuple[Text, ...], BeforeValidator(_one_or_several), WithJsonSchema(_IN_JSON)]
 """A list of `Text`, or one `Text`."""
 
-TextMap = Annotated[dict[str, str], BeforeValidator(_each(_text))]
+TextMap = Annotated[dict[str, str], BeforeValidator(_each_text)]
 """A mapping of `Text` to `Text`."""
 
 _WORD = "[A-Za-z0-9_.-]{1,63}"
-Tags = Annotated[dict[str, str], BeforeValidator(_each(_text)), AfterValidator(_tags)]
+Tags = Annotated[dict[str, str], BeforeValidator(_each_text), AfterValidator(_tags)]
 """A mapping of `Text` to `Text`, as Dagster takes tags."""
 
 _OWNER = _matching(
@@ -361,11 +324,6 @@ Group = Annotated[
     AfterValidator(_matching(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*", "isn't letters, digits, _ and /")),
 ]
 """A group of assets as Dagster takes it, or null."""
-
-_ANY_VALUE = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
-Properties = Annotated[dict[str, str], BeforeValidator(_written_out_each), WithJsonSchema(_ANY_VALUE)]
-"""A mapping of `Text` to text, whose values may be numbers, true and false without quotes; not where one stands for an
-account, a key or a name."""
 
 Limit = Annotated[int | str | None, BeforeValidator(_no_truth_value), AfterValidator(_limit)]
 """A count, or a share as ``5%``, or null for no limit."""

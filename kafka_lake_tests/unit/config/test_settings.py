@@ -170,7 +170,7 @@ SCHEMA = KafkaTopic.model_json_schema()
             True,
         ),
         ("topic: '{{ env.A }}'\nread: {max_records_per_commit: '{{ env.B }}'}\nformat: '{{ env.C }}'", True),
-        ("topic: a\ntable: {partition_by: day(at), redact: '[0-9]+', properties: {format-version: 3}}", True),
+        ("topic: a\ntable: {partition_by: day(at), redact: '[0-9]+', properties: {format-version: '3'}}", True),
         ("topic: a\nread: {max_records_per_commit: many}", False),
         ("topic: a\ntabel: b", False),
         ("topic: a\nformat: avr", False),
