@@ -16,7 +16,6 @@ from kafka_lake.config.derived_table import DerivedTable
 from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import ConfigurationError
 
-"""The metadata column's name in queries, whatever the topic calls it."""
 _DIALECT = "spark"
 
 

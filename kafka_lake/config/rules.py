@@ -1,9 +1,9 @@
 """Validation of a table's rules together with its other settings."""
 
-import re
 from collections.abc import Iterator, Sequence
 
 from kafka_lake.engine.task import METADATA_COLUMN
+from kafka_lake.spec.ddl import parsed_ddl
 from kafka_lake.spec.rule import BY_ARROW, MOST_BY_ARROW, Rule, RuleEntry, rules_of
 from kafka_lake.spec.topic_table import TopicTable
 
@@ -81,18 +81,9 @@ def _columns_problems(rule: Rule, spec: TopicTable, declared: Sequence[str]) -> 
         columns.add(spec.key_column.lower())
     if missing := [c for c in rule.columns if c.lower() not in columns and c.split(".")[0].lower() not in columns]:
         yield f"{rule.name}: {', '.join(missing)} isn't in columns:, which are {', '.join(declared)}."
-    if rule.kind == "not_null" and rule.columns[0] in _required(str(spec.schema)):
+    required = [field["name"] for field in parsed_ddl(str(spec.schema))["fields"] if not field["nullable"]]
+    if rule.kind == "not_null" and rule.columns[0] in required:
         yield (
             f"{rule.name}: never fails: columns: says that {rule.columns[0]} is NOT NULL, so a record without it is a "
             "dead letter of class null_in_required_column. Remove one of them."
         )
-
-
-def _required(ddl: str) -> list[str]:
-    """Return the top-level columns of a checked DDL string that are plainly NOT NULL."""
-    plain = re.sub(r"<[^<>]*>|\([^()]*\)", "", re.sub(r"<[^<>]*>", "", ddl))
-    return [
-        part.split()[0].strip("`:")
-        for part in plain.split(",")
-        if re.search(r"\bnot\s+null\b", part, re.IGNORECASE) and "<" not in part and ">" not in part
-    ]

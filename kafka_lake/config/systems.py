@@ -293,7 +293,9 @@ class Cluster(Settings):
         default=True, description="Skip records of aborted transactions, and wait for open ones."
     )
     retry_attempts: int = Field(default=6, ge=1, description="Maximum number of attempts after temporary errors.")
-    retry_max_seconds: float = Field(default=30.0, gt=0, description="Maximum pause between two attempts.")
+    retry_max_seconds: float = Field(
+        default=30.0, gt=0, allow_inf_nan=False, description="Maximum pause between two attempts."
+    )
     sensor_interval_seconds: int = Field(
         default=10,
         ge=1,

@@ -31,7 +31,7 @@ from kafka_lake.spec.settings import (
     is_template,
     one_of,
 )
-from kafka_lake.spec.topic_table import InDocuments, RouteByKind, TableName, When
+from kafka_lake.spec.topic_table import TABLE_NAME, RouteByKind, When
 
 
 class Where(Settings):
@@ -89,7 +89,7 @@ def is_field(name: str) -> bool:
 NAMESPACE = "lake"
 """The namespace of a table whose name says none."""
 
-_PART = re.compile(next(part.pattern for part in get_args(TableName) if isinstance(part, InDocuments)))
+_PART = re.compile(TABLE_NAME)
 
 
 def table_name(text: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, field_validator
 
@@ -21,10 +21,9 @@ from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.settings import Duration, Problem, Settings, ShortFor, Text, TextList, TextOrList, is_template
 from kafka_lake.spec.topic_table import (
     CLUSTER_NAME,
-    InDocuments,
+    TOPIC_NAME,
     Route,
     RouteBy,
-    TopicName,
     TopicTable,
     Unmatched,
     When,
@@ -59,7 +58,6 @@ class ContinuousRuns(Settings):
 
 
 _REPORT_SECONDS = 30.0
-_TOPIC_NAME = next(part.pattern for part in get_args(TopicName) if isinstance(part, InDocuments))
 
 
 class Read(Settings):
@@ -142,7 +140,7 @@ class _Planned:
 class Topic(Settings):
     """A Kafka topic and the Iceberg tables that it becomes. Only ``topic`` is needed."""
 
-    topic: Annotated[Text, Field(pattern=_TOPIC_NAME)] | None = Field(
+    topic: Annotated[Text, Field(pattern=TOPIC_NAME)] | None = Field(
         default=None,
         description="Name of the Kafka topic. Required unless `topics` is set.",
     )
@@ -232,7 +230,7 @@ class Topic(Settings):
         if isinstance(self.topics, tuple):
             if twice := [topic for topic, count in Counter(self.topics).items() if count > 1]:
                 yield ("topics",), f"has {twice[0]} twice. Remove one of them"
-            if wrong := [topic for topic in self.topics if not re.fullmatch(_TOPIC_NAME, topic)]:
+            if wrong := [topic for topic in self.topics if not re.fullmatch(TOPIC_NAME, topic)]:
                 pattern = r"A list has whole names. For a pattern, write topics: {pattern: 'shop\..*'}"
                 yield ("topics",), f"{wrong[0]!r} can't be the name of a topic. {pattern}"
         if self.tables is not None or self.tables_by is not None:

@@ -30,20 +30,10 @@ class TopicPattern:
 
     Args:
         topics: A topic is meant if one of them matches its name.
-
-    Raises:
-        ConfigurationError: If one isn't a regular expression, or none is given.
     """
 
     topics: Sequence[str]
     exclude: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        if not self.topics:
-            raise ConfigurationError("topics: there is no pattern.", r"Write one, as in topics: shop\..*")
-        for setting, patterns in (("topics", self.topics), ("exclude", self.exclude)):
-            for pattern in patterns:
-                compiled(setting, pattern)
 
     def matching(self, names: Iterable[str]) -> list[FoundTopic]:
         """Return the topics among these that are meant, sorted; Kafka's own, with two underscores, never are.

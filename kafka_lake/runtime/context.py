@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kafka_lake.errors import ConfigurationError
 from kafka_lake.spec.topic_table import TopicTable
 
 if TYPE_CHECKING:
@@ -42,23 +40,11 @@ class RetryPolicy:
     Args:
         attempts: The number of attempts, the first one included; 1 for no retry.
         initial_seconds: The upper bound of the first pause, which doubles with each attempt.
-
-    Raises:
-        ConfigurationError: If there would be no attempt, or a pause is negative, endless, or begins above its maximum.
     """
 
     attempts: int = 6
     initial_seconds: float = 1.0
     max_seconds: float = 30.0
-
-    def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise ConfigurationError(f"retry: attempts is {self.attempts}.", "Set it to 1 or more; 1 is no retry.")
-        if not 0 <= self.initial_seconds <= self.max_seconds < math.inf:
-            raise ConfigurationError(
-                f"retry: initial_seconds is {self.initial_seconds:g} and max_seconds is {self.max_seconds:g}.",
-                "Both must be 0 or more, and max_seconds not less than initial_seconds.",
-            )
 
 
 def is_transient(error: BaseException) -> bool:

@@ -32,8 +32,3 @@ class Continuous:
             raise ConfigurationError(
                 f"for: {self.time_limit:g} s is shorter than the trigger, {self.trigger:g} s.", "Write for example 1h."
             )
-        if self.report_every < self.trigger:
-            raise ConfigurationError(
-                f"report_every: {self.report_every:g} s is shorter than the trigger, {self.trigger:g} s.",
-                "Write for example 30s.",
-            )

@@ -92,21 +92,11 @@ TruncateMode = Literal["apply", "fail", "ignore"]
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
 
 
-@dataclass(frozen=True)
-class InDocuments:
-    """The texts that a YAML document may have for a setting. Tables of other programs may have more."""
-
-    pattern: str
-
-
-TopicName = Annotated[str, InDocuments(r"^[A-Za-z0-9._-]{1,249}$")]
+TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"
 CLUSTER_NAME = r"^[a-z][a-z0-9]*(_[a-z0-9]+)*$"
 """What a cluster may be called: it is a part of variables' names, where two underscores end it, and of resources'."""
-ClusterName = Annotated[str, InDocuments(CLUSTER_NAME)]
-ColumnName = Annotated[str, InDocuments(r"^[A-Za-z_][A-Za-z0-9_]*$")]
 # Iceberg takes any name; a slash or a sign that URIs have a use for would make another folder of a table's.
 TABLE_NAME = r"^\w([\w .'-]*\w)?$"
-TableName = Annotated[str, InDocuments(TABLE_NAME)]
 
 
 @dataclass(frozen=True)
@@ -118,10 +108,10 @@ class TopicTable:
         ConfigurationError: If ``$KAFKA_LAKE_SAMPLES`` can't be.
     """
 
-    topic: TopicName
-    namespace: TableName = "lake"
-    table: TableName = Field(default_factory=lambda given: derived_table_name(given["topic"]))
-    cluster: ClusterName | None = None
+    topic: str
+    namespace: str = "lake"
+    table: str = Field(default_factory=lambda given: derived_table_name(given["topic"]))
+    cluster: str | None = None
     schema: str | None = None
     partition_by: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
@@ -144,7 +134,7 @@ class TopicTable:
     message: str | None = None
     subject: str | None = None
     key_format: str | None = None
-    key_column: ColumnName = "_key"
+    key_column: str = "_key"
     key_schema: str | None = None
     infer_timestamps: bool = False
     evolution: EvolutionMode = "evolve"
@@ -168,7 +158,7 @@ class TopicTable:
     named_fields: tuple[str, ...] = field(default=(), compare=False)
     maintenance: Maintenance = Maintenance()
     routes: tuple["Route", ...] = ()
-    topics: tuple[TopicName, ...] = ()
+    topics: tuple[str, ...] = ()
     where: When | None = None
     unmatched: Unmatched = "dead_letter"
     route_by: "RouteBy | None" = None

@@ -282,21 +282,6 @@ def test_loss_between_plan_and_read_is_recognised(error, loss):
     assert kafka_data_loss(error) == loss
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"attempts": 0},
-        {"initial_seconds": -1.0},
-        {"max_seconds": 0.5},
-        {"max_seconds": float("inf")},
-        {"initial_seconds": float("nan")},
-    ],
-)
-def test_an_impossible_policy_is_refused(settings):
-    with pytest.raises(errors.ConfigurationError, match=next(iter(settings))):
-        RetryPolicy(**settings)
-
-
 class Failing:
     """Raises the given errors, one a call, and returns "done" after them."""
 
