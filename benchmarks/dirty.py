@@ -55,8 +55,8 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
 def said(shape: Shape) -> str:
     """Return what is wrong with a topic's records, as tables have it."""
     if shape.broken:
-        return f"{shape.broken:.0%} cut off"
-    return f"{shape.wrong_type:.0%} of a wrong type" if shape.wrong_type else "clean"
+        return f"{shape.broken:.0%} truncated"
+    return f"{shape.wrong_type:.0%} wrong type" if shape.wrong_type else "clean"
 
 
 def _cold_and_warm(contender: str, topic: Topic, repeats: list[Repeat]) -> list[Series]:

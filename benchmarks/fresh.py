@@ -26,7 +26,7 @@ from kafka_lake.orchestration.resources import KafkaResource, SparkResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 
-HEADER = ("what", "records", "p50", "p95", "max")
+HEADER = ("what", "records", "p50 s", "p95 s", "max s")
 _PARTITIONS = 6
 _VISIBLE = "SELECT _kafka.partition, max(_kafka.offset) + 1 FROM this GROUP BY ALL"
 _SUM = "SELECT count(*), sum(order_id) FROM this"
@@ -72,7 +72,7 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
 def rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return the table's rows."""
     return [
-        (case["name"], f"{case['records']:,}", *(f"{case['seconds'][name]:.2f} s" for name in ("p50", "p95", "max")))
+        (case["name"], f"{case['records']:,}", *(f"{case['seconds'][name]:.2f}" for name in ("p50", "p95", "max")))
         for case in result["cases"]
     ]
 
@@ -124,15 +124,14 @@ def _freshness(
         began = time.monotonic()
         time.sleep(settings.seconds)
         ended = time.monotonic()
-    load = f"{settings.rate:,.0f} records/s, commits every {settings.every:g} s"
 
     def case(name: str, seen: Ledger) -> dict[str, Any]:
         waits = sorted(seen.waits(began, ended))
         return {"name": name, "records": len(waits), "seconds": percentiles(waits), "histogram": histogram(waits)}
 
     return [
-        case(f"from produced to seen by a fresh read, {load}", ledger),
-        case(f"from produced to committed, {load}", committed),
+        case("produced to seen by a fresh read", ledger),
+        case("produced to committed", committed),
         {"name": "one query meanwhile", "records": len(queries), "seconds": percentiles(sorted(queries))},
     ]
 
@@ -164,7 +163,7 @@ def _tail(settings: Settings, bootstrap: str, connections: Connections, *, write
             ingest(spec, connections, f"run-{number}")
             table.query(_SUM)
     return [
-        {"name": f"{write}: unread tail, {kind}", "records": settings.tail, "seconds": percentiles(sorted(times))}
+        {"name": f"{write}, {kind}", "records": settings.tail, "seconds": percentiles(sorted(times))}
         for kind, times in (("table kept open", warm), ("table just opened", cold))
     ]
 

@@ -33,7 +33,7 @@ def tables() -> dict[str, str]:
         **{name: in_markdown(HEADER, throughput_rows(throughput, name)) for name in SHAPES},
         "dirty": in_markdown(DIRTY_HEADER, dirty_rows(dirty)),
         "freshness": in_markdown(FRESHNESS_HEADER, freshness_rows(freshness)),
-        "fresh machine": _where(fresh_reads),
+        "fresh machine": _load(fresh_reads),
         "fresh": in_markdown(fresh.HEADER, fresh.rows(fresh_reads)),
         "matrix machine": _made_on(kinds),
         "matrix": in_markdown(matrix.HEADER, matrix.rows(kinds)),
@@ -76,6 +76,11 @@ def _machine(throughput: Mapping[str, Any], dirty: Mapping[str, Any], freshness:
 def _made_on(result: Mapping[str, Any]) -> str:
     settings = result["settings"]
     return f"{settings['records']:,} records, medians of {settings['repeats']}; {_where(result)}"
+
+
+def _load(result: Mapping[str, Any]) -> str:
+    settings = result["settings"]
+    return f"{settings['rate']:,.0f} records/s, commits every {settings['every']:g} s; {_where(result)}"
 
 
 def _where(result: Mapping[str, Any]) -> str:

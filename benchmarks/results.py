@@ -164,9 +164,9 @@ HEADER = (
     "records per CPU-s",
     "wall s",
     "CPU s",
-    "peak memory",
+    "peak MiB",
     "files",
-    "table",
+    "table MB",
     "commits",
     "exactly once",
 )
@@ -208,11 +208,11 @@ def _cells(series: Mapping[str, Any], contender: str, median: Mapping[str, float
         f"{median['records_per_cpu_second']:,.0f}",
         f"{median['seconds']:.1f}",
         f"{median['cpu_seconds']:.1f}",
-        f"{median['peak_memory'] / 2**20:,.0f} MiB",
-        f"{median['files']:.0f}" if has_table else "-",
-        f"{median['bytes'] / 1e6:.1f} MB" if has_table else "-",
-        f"{median['commits']:.0f}" if has_table else "-",
-        ("yes" if exact else "NO") if has_table else "-",
+        f"{median['peak_memory'] / 2**20:,.0f}",
+        f"{median['files']:.0f}" if has_table else "",
+        f"{median['bytes'] / 1e6:.1f}" if has_table else "",
+        f"{median['commits']:.0f}" if has_table else "",
+        ("yes" if exact else "NO") if has_table else "",
     )
 
 
@@ -261,10 +261,10 @@ FRESHNESS_HEADER = (
     "Runs",
     "Topics",
     "records",
-    "p50",
-    "p95",
-    "p99",
-    "max",
+    "p50 s",
+    "p95 s",
+    "p99 s",
+    "max s",
     "commits per topic and minute",
     "CPU s per 100 s: Spark",
     "Dagster",
@@ -279,7 +279,7 @@ def freshness_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
             case["name"],
             f"{case['settings']['topics']} with {_pace(case['settings']['rate'])}",
             f"{case['records']:,}",
-            *(f"{case['seconds'][name]:.1f} s" for name in ("p50", "p95", "p99", "max")),
+            *(f"{case['seconds'][name]:.1f}" for name in ("p50", "p95", "p99", "max")),
             f"{case['commits_per_topic_and_minute']:.1f}",
             *(f"{case['cpu_seconds_per_100_s'][part]:.0f}" for part in ("spark", "dagster", "broker")),
         )
@@ -303,5 +303,5 @@ def on_terminal(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]
 
 def in_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table as a page has it."""
-    lines = [header, ["---" if number < 2 else "---:" for number in range(len(header))], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    first, *others = (f"| {' | '.join(line)} |" for line in (header, *rows))
+    return "\n".join([first, f"|{'|'.join(['---', '---', *['---:'] * len(header)][: len(header)])}|", *others])

@@ -16,7 +16,7 @@ from benchmarks.results import Repeat, Series, as_json, document
 from kafka_lake.devstack.servers import EmbeddedBroker
 
 OURS = "kafka_lake"
-SINK = "Iceberg Kafka Connect sink"
+SINK = "Iceberg sink"
 CONSUMER = "limit: consumer"
 ONE_PROCESS = "limit: consumer, Arrow, Parquet"
 

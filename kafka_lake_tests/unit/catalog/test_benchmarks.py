@@ -150,7 +150,7 @@ def test_a_table_tells_a_repeat_that_is_not_exact_and_when_all_is_committed() ->
         ("250", "4.0", "5.0"),
     ]
     assert throughput_rows(result, "u") == []
-    assert in_markdown(("a", "b", "c"), [("1", "2", "3")]) == "| a | b | c |\n| --- | --- | ---: |\n| 1 | 2 | 3 |"
+    assert in_markdown(("a", "b", "c"), [("1", "2", "3")]) == "| a | b | c |\n|---|---|---:|\n| 1 | 2 | 3 |"
 
 
 def test_anchors_cost_money_and_have_the_first_of_a_case_as_one() -> None:
@@ -178,14 +178,14 @@ def test_a_table_compares_bad_records_with_clean_ones_and_counts_both_of_their_p
         Series("b", "d", "warm", (bad, lost, bad)),
         Series("c", "d", "warm", (twice,)),
     ]
-    rows = dirty_rows({"topics": {"c": "clean", "d": "1% cut off"}, "series": as_json(series)})
+    rows = dirty_rows({"topics": {"c": "clean", "d": "1% truncated"}, "series": as_json(series)})
     found = [dict(zip(DIRTY_HEADER, row, strict=True)) for row in rows]
     assert [(r["Records"], r["Program"], r["relative to clean records"]) for r in found] == [
         ("clean", "a, warm", "1.00"),
         ("clean", "b, warm", "1.00"),
-        ("1% cut off", "a, warm", "0.50"),
-        ("1% cut off", "b, warm", "0.50"),
-        ("1% cut off", "c, warm", "1.00"),
+        ("1% truncated", "a, warm", "0.50"),
+        ("1% truncated", "b, warm", "0.50"),
+        ("1% truncated", "c, warm", "1.00"),
     ]
     assert [r["s until visible"] for r in found[2:]] == ["2.0", "2.0", "7.0"]
     assert [(r["rows"], r["dead letters"], r["every record once"]) for r in found[2:]] == [
