@@ -37,14 +37,14 @@ def _pytest(arguments: str, variables: str = "") -> str:
 
 LANES = {
     "model": Lane(
-        "Random histories: runs that crash, pause, race; retention, compaction, rollbacks",
+        "Random histories of runs, simulated",
         _pytest(
             "-n 2 --timeout 0 kafka_lake_tests/unit/ingest/test_protocol_model.py -k every_history",
             "MODEL_EXAMPLES=5000",
         ),
     ),
     "crash-points": Lane(
-        "Each kind of run is killed after each step, on real Spark and Iceberg; the next run completes its work",
+        "Each kind of run, killed after each step",
         _pytest("kafka_lake_tests/integration/test_every_writer.py"),
     ),
     "chaos": Lane("Random faults on a real broker, Spark and catalog", "make -s chaos MINUTES=60 SEED=42"),
@@ -54,15 +54,15 @@ LANES = {
     "races-sql": Lane("The same, PostgreSQL catalog on an object store", "make -s races RACES=1000 PAIR=postgres_s3"),
     "fuzz-json": Lane("Random JSON against an independent decoder", "make -s fuzz N=1000000 SEED=42"),
     "fuzz-avro": Lane(
-        "Damaged Avro against an independent decoder: 100,000 inputs, 200 schemas",
+        "The same with damaged Avro: 100,000 inputs, 200 schemas",
         _pytest("-n 2 -m exhaustive -k more_damaged kafka_lake_tests/fuzz/test_avro.py"),
     ),
     "fuzz-protobuf": Lane(
         "Damaged Protobuf against Google's parser: 100,000 inputs",
         _pytest("kafka_lake_tests/fuzz/test_protobuf_values.py", "FUZZ_INPUTS=100000"),
     ),
-    "mutants": Lane("Mutations of the code: does a unit test fail?", "make -s mutants"),
-    "soak": Lane("Ten topics with rules, routes and maintenance; runs and Spark are killed", "make -s soak MINUTES=60"),
+    "mutants": Lane("Mutations of the code", "make -s mutants"),
+    "soak": Lane("Ten topics for an hour", "make -s soak MINUTES=60"),
 }
 
 
