@@ -127,10 +127,6 @@ def _field(schema: Schema, column: str, setting: str, renames: Mapping[str, str]
     except ValueError as error:
         if column in renames:
             return _field(schema, ".".join([*column.split(".")[:-1], renames[column]]), setting, {})
-        # The names of fields in the records, which no column can have.
-        for renamed in (".".join(column_name(part, ()) for part in column.split(".")), column_name(column, ())):
-            if renamed != column and renamed in schema.column_names:
-                return _field(schema, renamed, setting, {})
         raise ConfigurationError(
             f"{setting}: there is no column {column!r}; the columns are {', '.join(f.name for f in schema.fields)}.",
             f"Correct {setting} in the topic's YAML, or the schema.",

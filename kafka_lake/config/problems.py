@@ -7,6 +7,7 @@ from kafka_lake.config.rules import rule_problems
 from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.formats.base import format_named, formats_with_schema_ids
+from kafka_lake.schema.names import name_problem
 from kafka_lake.spec.ddl import check_ddl, parsed_ddl
 from kafka_lake.spec.layout import parse_partition_field, parse_sort_field
 from kafka_lake.spec.settings import Problem
@@ -57,6 +58,8 @@ def _column_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterat
     if declared is not None and spec.key_format is not None and spec.key_column.lower() in map(str.lower, declared):
         why = f"has {spec.key_column}, which is also the column of the key. Rename the key's column with key: column:"
         yield ("columns",), why
+    if declared is None and spec.transform is None:
+        yield from _name_problems(spec)
     if declared is not None and spec.on_incompatible == "new_column":
         yield ("evolution", "on_incompatible"), "new_column needs inferred columns, and columns: declares them"
     if spec.transform is not None:
@@ -64,6 +67,20 @@ def _column_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterat
             yield ("transform",), f"{spec.transform!r} is not a reference. Write module:function"
         elif declared is None and format_.infers_columns:
             yield ("transform",), "gets columns that aren't known. Declare them with columns:"
+
+
+def _name_problems(spec: TopicTable) -> Iterator[Problem]:
+    """Give the names of fields where settings name inferred columns."""
+    nulls = spec.ignore_null_updates
+    for place, names in {
+        ("write", "key"): spec.key,
+        ("write", "order_by"): spec.order_by,
+        ("write", "track"): spec.track,
+        ("write", "ignore_null_updates"): () if isinstance(nulls, bool) else nulls,
+        ("partition_by",): [parse_partition_field(text)[0] for text in spec.partition_by],
+        ("sort_by",): [parse_sort_field(text)[0] for text in spec.sort_by],
+    }.items():
+        yield from ((place, problem) for name in names if (problem := name_problem(name)))
 
 
 def _excluded_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[Problem]:
@@ -109,10 +126,6 @@ def _keyed_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterato
     if always := [name for name in named if name in (*spec.key, *spec.order_by)]:
         yield ("write", "ignore_null_updates"), f"{', '.join(always)} is in key: or order_by:, which every change has"
     yield from _snapshot_problems(spec)
-    for setting in ("key", "order_by", "track"):
-        columns = getattr(spec, setting)
-        if twice := [name for name in dict.fromkeys(columns) if columns.count(name) > 1]:
-            yield ("write", setting), f"two of its fields would name column {twice[0]}. Declare both with columns:"
     if never := [name for name in spec.track if name in spec.key]:
         yield ("write", "track"), f"{', '.join(never)} is in key:, which identifies rows and never changes"
     if spec.topics:

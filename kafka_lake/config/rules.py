@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from kafka_lake.engine.task import METADATA_COLUMN
+from kafka_lake.schema.names import name_problem
 from kafka_lake.spec.ddl import parsed_ddl
 from kafka_lake.spec.rule import BY_ARROW, MOST_BY_ARROW, Rule, RuleEntry, rules_of
 from kafka_lake.spec.topic_table import TopicTable
@@ -62,7 +63,9 @@ def _together(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[str]
             )
         if left_out := [column for column in rule.columns if column in spec.except_columns]:
             yield f"{rule.name}: {', '.join(left_out)} is in exclude_fields:. Remove it from one of them."
-        if spec.transform is None and declared is not None:
+        if spec.transform is None and declared is None:
+            yield from (f"{rule.name}: {problem}." for name in rule.columns if (problem := name_problem(name)))
+        elif spec.transform is None and declared is not None:
             yield from _columns_problems(rule, spec, declared)
 
 

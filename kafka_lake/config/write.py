@@ -150,21 +150,14 @@ def write_spec(given: Any) -> dict[str, Any]:
     if isinstance(given, Append):
         # The rows are the changes themselves.
         return {"write": "append", "envelope": "none"}
-    nulls = given.ignore_null_updates
     found = {
         "write": given.mode,
         "key": given.key,
         "order_by": given.order_by,
-        "named_fields": (
-            *given.key,
-            *given.order_by,
-            *getattr(given, "track", ()),
-            *(() if isinstance(nulls, bool) else nulls),
-        ),
         "deletes": given.deletes,
         "delete_when": given.delete_when,
         "on_truncate": given.on_truncate,
-        "ignore_null_updates": nulls,
+        "ignore_null_updates": given.ignore_null_updates,
     }
     if isinstance(given, History):
         return found | {"track": given.track}

@@ -11,7 +11,6 @@ from pyspark.sql import types as T
 from kafka_lake.errors import ConfigurationError
 from kafka_lake.quality.result import RuleResult
 from kafka_lake.quality.task.rules import Answer, Path, RuleTest
-from kafka_lake.schema.names import column_name
 from kafka_lake.spec.rule import Rule
 
 _ENOUGH_DIGITS = 100
@@ -57,10 +56,8 @@ def row_rules(subject: str, rules: Iterable[Rule], columns: T.StructType, declar
 
 
 def find_column(columns: T.StructType, path: str) -> tuple[Path, T.DataType] | None:
-    """Return the exact path and the type of a column or a field, by its name or its field's; None if it isn't there."""
-    parts = path.split(".")
-    plain = [column_name(part, ()) for part in parts]
-    return next(filter(None, (_at(columns, names) for names in ([path], parts, plain, [column_name(path, ())]))), None)
+    """Return the exact path and the type of a column, or of a column within one; None if it isn't there."""
+    return _at(columns, [path]) or _at(columns, path.split("."))
 
 
 def _at(columns: T.StructType, path: Iterable[str]) -> tuple[Path, T.DataType] | None:

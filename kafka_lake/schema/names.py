@@ -79,6 +79,20 @@ def is_plain(name: str) -> bool:
     return name == _plain(name)
 
 
+def name_problem(path: str) -> str | None:
+    """Return why a setting that names a column can't mean a field's column; None if it can.
+
+    >>> name_problem("user.id")
+    >>> name_problem("user-id")
+    "'user-id' can't be a column, whose name has letters, digits and underscores. Write the field's column: user_id"
+    """
+    column = ".".join(map(_plain, path.split(".")))
+    if column == path:
+        return None
+    what = f"{path!r} can't be a column, whose name has letters, digits and underscores"
+    return f"{what}. Write the field's column: {column}"
+
+
 def _plain(source: str) -> str:
     # Iceberg's AvroSchemaUtil.validAvroName, which knows no character beyond 16 bits.
     plain = "".join(c if unicodedata.category(c) in _LETTERS_AND_DIGITS and c <= "\uffff" else "_" for c in source)

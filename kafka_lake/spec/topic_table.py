@@ -2,17 +2,17 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 from pydantic.dataclasses import dataclass, rebuild_dataclass
 
 from kafka_lake.common import environment
 from kafka_lake.common.text import is_over, limit_of
 from kafka_lake.schema.evolution.model import EvolutionMode, OnIncompatible, Policy
-from kafka_lake.schema.names import column_name, shortened
+from kafka_lake.schema.names import shortened
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.rule import Rule, RuleEntry, rules_of
 
@@ -155,21 +155,12 @@ class TopicTable:
     max_removed: int | str | None = "10%"
     ignore_null_updates: bool | tuple[str, ...] = False
     track: tuple[str, ...] = ()
-    named_fields: tuple[str, ...] = field(default=(), compare=False)
     maintenance: Maintenance = Maintenance()
     routes: tuple["Route", ...] = ()
     topics: tuple[str, ...] = ()
     where: When | None = None
     unmatched: Unmatched = "dead_letter"
     route_by: "RouteBy | None" = None
-
-    @field_validator("key", "order_by", "track", "ignore_null_updates", mode="after")
-    @classmethod
-    def _as_columns(cls, named: Any, info: ValidationInfo) -> Any:
-        """Return the columns that some fields get, unless they are declared: a field may have any name."""
-        if info.data.get("schema") is not None or named is None or isinstance(named, bool):
-            return named
-        return tuple(column_name(name, ()) for name in named)
 
     def null_leaves(self, column: str) -> bool:
         """Return whether a change leaves a column as it is by a null."""

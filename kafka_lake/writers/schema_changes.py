@@ -31,7 +31,6 @@ from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.decoding import SchemaPlan, decoder_of
 from kafka_lake.schema.evolution.evolve import evolve
 from kafka_lake.schema.evolution.model import Evolution, Incoming
-from kafka_lake.schema.names import column_name
 from kafka_lake.schema.rules import Change, leaf_paths, needed_changes
 from kafka_lake.spec.topic_table import TopicTable, WriteMode
 
@@ -61,16 +60,17 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
 
 
 def _refuse_ambiguous(spec: TopicTable, target: Target) -> None:
-    """Refuse settings that name a field or a column if another field fills the column that they mean."""
+    """Refuse settings that name a column which another field fills than the one of its name."""
     columns = {name.lower(): name for name in target.columns.fieldNames()}
     filled = {name: column for column, name in target.sources.items() if "." not in column}
-    for name in spec.named_fields:
-        meant = columns.get(column_name(name, ()).lower())
+    nulls = spec.ignore_null_updates
+    for name in (*spec.key, *spec.order_by, *spec.track, *(() if isinstance(nulls, bool) else nulls)):
+        meant = columns.get(name.lower())
         if meant is not None and name in filled and (other := target.sources.get(meant, meant)) != name:
             raise ConfigurationError(
                 f"Topic {spec.topic}: write: names {name!r}, but column {meant} of table {'.'.join(spec.identifier)} "
                 f"is filled by the field {other!r}, and the field {name!r} fills column {filled[name]}.",
-                f"main is unchanged. Name the column {filled[name]} or the field {other!r}.",
+                f"main is unchanged. Name {filled[name]}, or leave one of the fields out with exclude_fields:.",
             )
     if left_out := [name for name in spec.except_columns if name in target.sources]:
         field = target.sources[left_out[0]]

@@ -82,11 +82,11 @@ def test_upsert_table_has_columns_of_any_name(
 
 
 @pytest.mark.exhaustive
-def test_key_and_order_are_fields_whose_names_no_column_has(
+def test_key_and_order_are_columns_of_fields_with_other_names(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic = new_topic()
-    spec = topic.spec(None, write="upsert", key=("shop.id",), order_by=("at`s",))
+    spec = topic.spec(None, write="upsert", key=("shop_id",), order_by=("at_s",))
     for id_, at, value in ((1, 2, "newer"), (1, 1, "older"), (2, 1, "gone")):
         topic.send({"shop.id": id_, "at`s": at, "v": value})
     ingest(spec, connections(), "run-1")

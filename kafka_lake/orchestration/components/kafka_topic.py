@@ -26,7 +26,6 @@ from kafka_lake.orchestration.components.scaffolder import TopicScaffolder
 from kafka_lake.orchestration.keys import default_key, default_topic_key, plain_name, rename
 from kafka_lake.orchestration.metadata import document_metadata
 from kafka_lake.routing.by_value import knowing
-from kafka_lake.schema.names import column_name
 from kafka_lake.spec.layout import parse_partition_field
 from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable, full_topic
@@ -219,9 +218,7 @@ def partitions_without_key(spec: TopicTable) -> str:
     if not spec.is_keyed or not spec.key:
         return ""
     columns = [parse_partition_field(text)[0] for text in spec.partition_by]
-    others = [
-        column for column in columns if not {column, column.partition(".")[0], column_name(column, ())} & set(spec.key)
-    ]
+    others = [column for column in columns if not {column, column.partition(".")[0]} & set(spec.key)]
     if not others:
         return ""
     return (

@@ -114,12 +114,12 @@ def test_a_template_may_stand_for_any_value(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("A_TEXT", "upsert")
     component, _ = load(
         "topic: '{{ env.A_TEXT }}'\nread: {max_records_per_commit: '{{ env.A_NUMBER }}'}\n"
-        "table: {write: {mode: '{{ env.A_TEXT }}', key: ['{{ env.A_NUMBER }}']}, "
+        "table: {write: {mode: '{{ env.A_TEXT }}', key: ['n{{ env.A_NUMBER }}']}, "
         'dead_letters: \'{{ "sk" ~ "ip" }}\'}'
     )
     found = component.topic_table()
     assert (found.topic, found.max_records_per_commit, found.dead_letters) == ("upsert", 70, "skip")
-    assert (found.write, found.key) == ("upsert", ("_70",))
+    assert (found.write, found.key) == ("upsert", ("n70",))
     assert not has_templates(component)
 
 

@@ -356,11 +356,11 @@ def test_a_run_continues_as_its_configuration_says():
 @pytest.mark.parametrize("text", ["123", "007", "on", "null", "1e3", "0x10", "None", "True"])
 def test_text_in_quotes_stays_as_it_is_written(text):
     component, _ = load(
-        f'topic: "{text}"\ntable: {{description: "{text}", sort_by: ["{text}"], '
+        f'topic: "{text}"\ntable: {{description: "{text}", exclude_fields: ["{text}"], '
         f'properties: {{"{text}": "{text}"}}, renames: {{"{text}": "{text}"}}}}'
     )
     spec = component.topic_table()
-    assert (component.table.description, component.table.sort_by) == (text, (text,))
+    assert (component.table.description, component.table.exclude_fields) == (text, (text,))
     assert spec.topic == text
     assert (spec.table_properties, spec.renames) == ({text: text}, {text: text})
 
@@ -460,10 +460,7 @@ def test_the_warning_is_there_when_the_document_loads(caplog):
     assert caplog.records[-1].message.startswith("Topic orders: ")
 
 
-def test_settings_name_fields_whose_columns_are_called_otherwise() -> None:
-    write = {"mode": "upsert", "key": ["shop.id", "a key"], "order_by": ["at`s"], "ignore_null_updates": ["set.of"]}
-    spec = KafkaTopic(topic="orders", table={"write": write}).topic_table()
-    assert (spec.key, spec.order_by, spec.ignore_null_updates) == (("shop_id", "a_key"), ("at_s",), ("set_of",))
+def test_key_is_a_declared_column_of_any_name() -> None:
     table = {"columns": "`shop.id` int, v int", "write": {"mode": "upsert", "key": ["shop.id"]}}
     declared = KafkaTopic(topic="orders", table=table)
     assert declared.topic_table().key == ("shop.id",)

@@ -61,14 +61,14 @@ def at(text: str, zone: Any = UTC) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=zone)
 
 
-def test_rules_name_columns_or_their_fields() -> None:
+def test_rules_name_columns_in_any_case() -> None:
     within = T.StructType([T.StructField("_2xx", T.LongType())])
     columns = T.StructType([T.StructField("user_id", T.LongType()), T.StructField("a_b", within)])
-    for name in ("user_id", "user-id", "User-Id"):
+    for name in ("user_id", "User_Id"):
         assert find_column(columns, name) == (("user_id",), T.LongType())
-    for name in ("a_b._2xx", "a-b.2xx"):
+    for name in ("a_b._2xx", "A_B._2XX"):
         assert find_column(columns, name) == (("a_b", "_2xx"), T.LongType())
-    assert find_column(columns, "a-c") is None
+    assert find_column(columns, "a_b.2xx") is None
 
 
 # A rule, values that keep it, values that break it. Null is neither, but for not_null.

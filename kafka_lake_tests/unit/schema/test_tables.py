@@ -152,15 +152,6 @@ def test_an_unknown_column_is_refused_and_nothing_created(catalog, setting):
     assert catalog.table(NAME) is None
 
 
-@pytest.mark.parametrize("named", ["zip-code", "ship to.zip-code", "ship_to.zip_code"])
-def test_layout_names_columns_or_their_fields(catalog, named):
-    code = pa.field("zip_code", pa.string())
-    schema = schema_of(pa.schema([code, pa.field("ship_to", pa.struct([code]))]))
-    table = ensure_table(catalog, NAME, schema, partition_by=(named,))
-    (field,) = table.spec().fields
-    assert table.schema().find_column_name(field.source_id) == ("ship_to.zip_code" if "." in named else "zip_code")
-
-
 def test_changes_are_applied_in_one_commit_and_main_stays(catalog):
     table = ensure_table(catalog, NAME, SCHEMA)
     head = table.current_snapshot().snapshot_id

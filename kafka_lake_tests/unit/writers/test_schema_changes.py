@@ -58,16 +58,15 @@ def test_known_key_and_records_without_columns_are_not_refused() -> None:
 @pytest.mark.parametrize(
     ("named", "fields", "column"),
     [
-        ("user-id", ("user_id", "user-id"), "user_id__2"),
         ("user_id", ("user-id", "user_id"), "user_id__2"),
         ("ID", ("id", "ID"), "ID__2"),
     ],
 )
 def test_key_isnt_a_column_that_another_field_fills(named: str, fields: tuple[str, str], column: str) -> None:
-    spec = TopicTable("orders", "shop", "orders", write="upsert", key=(named,), named_fields=(named,))
+    spec = TopicTable("orders", "shop", "orders", write="upsert", key=(named,))
     with pytest.raises(ConfigurationError, match=rf"and the field '{named}' fills column {column}"):
         planned_fields(spec, fields)
-    right = TopicTable("orders", "shop", "orders", write="upsert", key=(column,), named_fields=(column,))
+    right = TopicTable("orders", "shop", "orders", write="upsert", key=(column,))
     assert planned_fields(right, fields).target.columns.fieldNames() == [fields[0].replace("-", "_"), column]
 
 
