@@ -44,8 +44,8 @@ _Project = Callable[[pa.Array], tuple[pa.Array, _Misfits]]
 class Fit:
     """Projects records of one shape onto columns.
 
-    Columns that records lack are null, fields that feed no column are left out. Where several fields feed a column,
-    the first that isn't null counts.
+    Columns that records lack are null, fields that feed no column are left out. Several fields that feed a column must
+    not have different values.
 
     Args:
         have: The type of the records: a struct of the types that columns have.
@@ -209,6 +209,10 @@ def _of_struct(have: pa.StructType, columns: Sequence[Column], prefix: str) -> _
                 part, wrong = step(fields[number])
                 made[index].append(part)
                 misfits += wrong
+        for parts, (name, _, sources, *_) in zip(made, columns, strict=True):
+            if len(parts) > 1:
+                fed = " and ".join(field.name for field in have if field.name in sources)
+                misfits += _any(_differ(parts), f"Column {prefix}{name} got different values of {fed}.")
         whole = [_first(parts, field.type, len(values)) for parts, field in zip(made, kind, strict=True)]
         return _struct(whole, kind, values), misfits
 
@@ -288,6 +292,18 @@ def _first(parts: Sequence[pa.Array], kind: pa.DataType, count: int) -> pa.Array
     if not parts:
         return pa.nulls(count, kind)
     return parts[0] if len(parts) == 1 else pc.coalesce(*parts)
+
+
+def _differ(parts: Sequence[pa.Array]) -> np.ndarray:
+    """Return where several parts have values that aren't the same."""
+    found = np.zeros(len(parts[0]), dtype=bool)
+    for number, part in enumerate(parts[1:], 1):
+        before = _first(parts[:number], part.type, len(part))
+        both = np.flatnonzero(_valid(before) & _valid(part))
+        # As text, NaN equals NaN.
+        pairs = (map(repr, values.take(pa.array(both)).to_pylist()) for values in (before, part))
+        found[both] |= [one != other for one, other in zip(*pairs, strict=True)]
+    return found
 
 
 def _valid(values: pa.Array) -> np.ndarray:

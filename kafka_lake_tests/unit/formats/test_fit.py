@@ -129,11 +129,21 @@ def test_a_struct_goes_to_a_column_that_is_one_if_none_fits():
     assert list(errors) == [1]
 
 
-def test_a_column_takes_the_first_field_that_has_a_value():
+def test_a_column_of_two_fields_has_the_one_value_that_they_have():
     have = [("old", pa.int32()), ("new", pa.int64())]
-    records = [{"old": 1, "new": None}, {"old": 1, "new": 2}, {"old": None, "new": 3}, {"old": None, "new": None}]
+    records = [{"old": 1, "new": None}, {"old": 1, "new": 2}, {"old": None, "new": 3}, {"old": 4, "new": 4}, {}]
     made, errors = rows(have, records, column("n", LONG, "new", "old"))
-    assert ([row["n"] for row in made], errors) == ([1, 1, 3, None], {})
+    assert [made[number]["n"] for number in (0, 2, 3, 4)] == [1, 3, 4, None]
+    assert errors == {
+        1: ("wrong_type", f"Written with schema id 7. Column n got different values of old and new. {ANOTHER_TYPE}")
+    }
+
+
+def test_structs_of_two_fields_are_compared_as_a_whole():
+    kind = pa.struct([("x", pa.list_(pa.float64()))])
+    records = [{"old": {"x": [1.0, float("nan")]}, "new": {"x": [1.0, x]}} for x in (float("nan"), 2.0)]
+    want = struct(column("x", ("list", DOUBLE)))
+    assert list(rows([("old", kind), ("new", kind)], records, column("s", want, "new", "old"))[1]) == [1]
 
 
 def test_names_that_swap_places_are_followed_in_lists_too():
