@@ -97,7 +97,7 @@ class KafkaError(KafkaLakeError):
     retry_helps: ClassVar[bool] = True
     what_to_do: ClassVar[str] = (
         "Check that the brokers run, and that this machine and the Spark workers reach their `advertised.listeners`. "
-        "`KAFKA_LAKE_BOOTSTRAP_SERVERS` sets the first addresses. The sensor starts another run."
+        "`KAFKA_LAKE_BOOTSTRAP_SERVERS` sets the first addresses."
     )
 
 
@@ -126,8 +126,8 @@ class AuthorizationError(KafkaError):
 
     retry_helps: ClassVar[bool] = False
     what_to_do: ClassVar[str] = (
-        "Grant the permission that the message names. A run needs `READ` on the topic. With `READ` on "
-        "the group `kafka-lake.…`, other tools show lag, too."
+        "Grant the permission that the message names. See [required "
+        "permissions](kafka-security.md#required-permissions)."
     )
 
 
@@ -143,9 +143,7 @@ class RegistryError(KafkaLakeError):
     """The schema registry didn't answer, or was overloaded. Nothing has changed."""
 
     retry_helps: ClassVar[bool] = True
-    what_to_do: ClassVar[str] = (
-        "Check that the registry runs at `KAFKA_LAKE_SCHEMA_REGISTRY_URL`. The sensor starts another run."
-    )
+    what_to_do: ClassVar[str] = "Check that the registry runs at `KAFKA_LAKE_SCHEMA_REGISTRY_URL`."
 
 
 class RegistryRefusedError(RegistryError):
@@ -348,9 +346,8 @@ class ServerStartError(KafkaLakeError):
     """A server didn't start and was stopped; its data is kept. The message has the reason or the last log lines."""
 
     what_to_do: ClassVar[str] = (
-        "If the port is in use, end the other program or set `KAFKA_LAKE_BROKER_PORT`, `KAFKA_LAKE_REGISTRY_PORT`, "
-        "`KAFKA_LAKE_CONNECT_PORT` or `KAFKA_LAKE_UI_PORT`. If memory is short, lower `KAFKA_LAKE_CONNECT_HEAP` and "
-        "`KAFKA_LAKE_CONNECT_DIRECT`. If a program is missing, install the named package. Otherwise read the named "
-        "log. To use your own broker, registry or database instead, set its "
-        "[variable](configuration.md#environment-variables)."
+        "If the port is in use, end the other program or set the server's `KAFKA_LAKE_…_PORT`. If memory is "
+        "short, lower `KAFKA_LAKE_CONNECT_HEAP` and `KAFKA_LAKE_CONNECT_DIRECT`. If a program is missing, install"
+        " the named package. Otherwise read the named log. To use your own broker, registry or database instead, "
+        "set its [variable](configuration.md#environment-variables)."
     )

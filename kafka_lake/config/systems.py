@@ -274,8 +274,8 @@ class Cluster(Settings):
 
     name: OptionalText = Field(
         default=None,
-        description="Name of the cluster, if a project has several. Its topics refer to it as `cluster:`, and it has "
-        "its own variables: `KAFKA_LAKE_KAFKA__<NAME>__…`, `KAFKA_LAKE_REGISTRY__<NAME>__…`.",
+        description="Name of the cluster, if a project has several; for `cluster:` of its topics, and in the names "
+        "of its variables.",
         examples=["eu"],
     )
     kafka_properties: TextMap = Field(

@@ -68,8 +68,8 @@ class IngestConfig(dg.Config):
     catch_up_for: float = Field(
         default=0.0,
         ge=0,
-        description="With `incremental`: maximum number of seconds to go on while records arrive and no other run is "
-        "queued. 0: the run reads only records that existed when it started.",
+        description="With `incremental`: maximum number of seconds to go on while records arrive and no queued run "
+        "needs its place. 0: the run reads only records that existed when it started.",
     )
     poll_every: float = Field(
         default=10.0,
