@@ -21,7 +21,7 @@ AVRO_TYPES: tuple[tuple[str, str, str, str, str], ...] = (
     ("int", "date", "date", "date", ""),
     ("int", "time-millis", "string", "string", "Text `HH:MM:SS.ffffff`: Spark has no time type."),
     ("long", "", "bigint", "long", ""),
-    ("long", "time-micros", "string", "string", "Text `HH:MM:SS.ffffff`: Spark has no time type."),
+    ("long", "time-micros", "string", "string", "Likewise."),
     ("long", "timestamp-millis", "timestamp", "timestamptz", ""),
     ("long", "timestamp-micros", "timestamp", "timestamptz", ""),
     ("long", "local-timestamp-millis", "timestamp_ntz", "timestamp", ""),
