@@ -3,7 +3,7 @@
 import gc
 import logging
 import os
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -32,40 +32,6 @@ _FAILURE = {"verify": 2}
 _OWN_PROCESS = object()
 
 
-class _Commands(MutableMapping[str, Any]):
-    """The commands by name; each module is imported when its command is looked up."""
-
-    def __init__(self, modules: Mapping[str, str]) -> None:
-        self._modules = modules
-        self._loaded: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._modules:
-            raise KeyError(name)
-        if name not in self._loaded:
-            function = name.replace("-", "_")
-            module = import_module(self._modules[name])
-            group = getattr(module, "app", None)
-            if group is None:
-                group = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-                group.command()(getattr(module, function))
-            self._loaded[name] = get_command(group)
-            self._loaded[name].name = name
-        return self._loaded[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._loaded[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._loaded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._modules)
-
-    def __len__(self) -> int:
-        return len(self._modules)
-
-
 class _Group(TyperGroup):
     """Imports only the command that is called, and shows errors that a user can fix as one message."""
 
@@ -73,7 +39,21 @@ class _Group(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Commands({**COMMANDS, **self.more})
+        self._modules = {**COMMANDS, **self.more}
+        self.commands: dict[str, Any] = dict.fromkeys(self._modules)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command by its name, from its module."""
+        if cmd_name not in self._modules:
+            return None
+        module = import_module(self._modules[cmd_name])
+        group = getattr(module, "app", None)
+        if group is None:
+            group = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+            group.command()(getattr(module, cmd_name.replace("-", "_")))
+        command = get_command(group)
+        command.name = cmd_name
+        return command
 
     def invoke(self, ctx: Any) -> Any:
         try:

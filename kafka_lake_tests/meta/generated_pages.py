@@ -20,7 +20,7 @@ from kafka_lake.cli.commands.reset import TableReset
 from kafka_lake.cli.commands.schema import TopicSchema
 from kafka_lake.cli.commands.status import TopicStatus
 from kafka_lake.cli.commands.topics import MatchingTopic, ValueTable
-from kafka_lake.cli.main import app
+from kafka_lake.cli.main import COMMANDS, app
 from kafka_lake.discovery.discover import Discovered
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.ingest.preview import Preview
@@ -68,7 +68,8 @@ def commands() -> str:
     """Return the commands, their arguments and options as sections in Markdown."""
     group = typer.main.get_command(app)
     sections = []
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
+    for name in COMMANDS:
+        command: Any = group.get_command(None, name)  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
         if inner:
             sections += [_command(f"{name} {subcommand}", inner[subcommand]) for subcommand in inner]
