@@ -1,29 +1,14 @@
 """Arguments and options that several commands have."""
 
 import re
-from contextlib import suppress
 from typing import Annotated
 
 import typer
 
-from kafka_lake.cli import documents
-from kafka_lake.cli.find_project import targets
 from kafka_lake.errors import ConfigurationError
 
-
-def complete_topic(incomplete: str) -> list[str]:
-    """Return the project's topics that begin with a text, if the documents can be read without Dagster."""
-    with suppress(ConfigurationError):
-        found = [known for location in targets() if (known := documents.read(location))]
-        return [spec.topic for known in found for spec in known.topics if spec.topic.startswith(incomplete)]
-    return []
-
-
-Topic = Annotated[
-    str,
-    typer.Argument(help="Kafka topic; eu/orders if several clusters have it.", autocompletion=complete_topic),
-]
-AnyTopic = Annotated[str | None, typer.Argument(help="Kafka topic. Default: all.", autocompletion=complete_topic)]
+Topic = Annotated[str, typer.Argument(help="Kafka topic; eu/orders if several clusters have it.")]
+AnyTopic = Annotated[str | None, typer.Argument(help="Kafka topic. Default: all.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
 Partitions = Annotated[str | None, typer.Option(help="Only these Kafka partitions, such as 0,3.")]

@@ -12,7 +12,6 @@ from kafka_lake.common.offsets import Watermarks
 from kafka_lake.common.text import printable
 from kafka_lake.discovery.guess import Column, Guess, Schemas, guess
 from kafka_lake.errors import ConfigurationError, KafkaLakeError
-from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.records import Sample, Sampler
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.ddl import check_ddl
@@ -55,13 +54,6 @@ class Discovered:
     def full_topic(self) -> str:
         """Return the topic's name among those of all clusters."""
         return full_topic(self.cluster, self.topic)
-
-
-def topics_of(cluster: KafkaCluster, internal: bool) -> tuple[list[str], int]:
-    """Return the sorted names of the cluster's topics, and the number of hidden ones."""
-    names = cluster.topics(internal=True)
-    shown = [name for name in names if internal or not name.startswith("_")]
-    return shown, len(names) - len(shown)
 
 
 def discover(

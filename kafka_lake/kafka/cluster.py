@@ -52,8 +52,8 @@ class KafkaCluster(KafkaClient):
         """
         self._ask("Describing the cluster", self._admin().describe_cluster(request_timeout=self.timeout))
 
-    def topics(self, internal: bool = False) -> list[str]:
-        """Return the names of all topics, sorted, those of Kafka itself only if ``internal``.
+    def topics(self) -> list[str]:
+        """Return the names of all topics but those of Kafka itself, sorted.
 
         Raises:
             KafkaError: If the brokers don't answer; `AuthenticationError` within seconds if they refuse this client.
@@ -68,7 +68,7 @@ class KafkaCluster(KafkaClient):
             if (rest := self._patience() - early) <= 0:
                 raise
             names = self._list_topics(rest)
-        return sorted(name for name in names if internal or not name.startswith("__"))
+        return sorted(name for name in names if not name.startswith("__"))
 
     def _list_topics(self, timeout: float) -> Iterable[str]:
         try:

@@ -28,7 +28,7 @@ from typer.testing import Result
 import kafka_lake.cli.commands.discover
 import kafka_lake.cli.project
 from kafka_lake.devstack.servers import EmbeddedBroker, EmbeddedRegistry
-from kafka_lake.discovery.discover import Discovered, discover, topics_of
+from kafka_lake.discovery.discover import Discovered, discover
 from kafka_lake.discovery.guess import Column
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.kafka.records import Sample, Sampler
@@ -261,19 +261,6 @@ def test_a_look_leaves_no_consumer_group(new_topic: NewTopic, connections: NewCo
     found_of(connections(), topic)
     groups = topic.admin.list_consumer_groups().result(20).valid
     assert not [group.group_id for group in groups if "sample" in group.group_id]
-
-
-def test_internal_topics_are_left_out_unless_asked_for(new_topic: NewTopic, connections: NewConnections) -> None:
-    topic = new_topic()
-    hidden = replace(topic, name=f"_{topic.name}")
-    hidden.create()
-    cluster = connections().cluster
-    shown, left_out = topics_of(cluster, internal=False)
-    assert topic.name in shown
-    assert hidden.name not in shown
-    everything, none = topics_of(cluster, internal=True)
-    assert hidden.name in everything
-    assert (len(everything) - len(shown), none) == (left_out, 0)
 
 
 def test_discover_shows_schemas_of_the_registry(

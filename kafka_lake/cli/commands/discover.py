@@ -39,33 +39,30 @@ def discover(
     write_documents: Annotated[bool, typer.Option("--write", help="Write a defs.yaml for each named topic.")] = False,
     into: Annotated[Path | None, typer.Option(help="Folder to write to. Default: the project's defs.")] = None,
     sample: Annotated[int, typer.Option(min=1, max=1000, help="Number of newest records to read per topic.")] = 20,
-    internal: Annotated[bool, typer.Option("--all", help="Include internal topics, whose names start with _.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the cluster's topics and their probable formats, and write YAML documents.
 
-    Offsets have gaps after compaction and transactions, so they aren't exact record counts. Sizes are estimates, before
-    compression, of one replica. No consumer group is used, and no file is overwritten.
+    Topics whose names start with _ are read only if they are named. Offsets have gaps after compaction and
+    transactions, so they aren't exact record counts. Sizes are estimates, before compression, of one replica. No
+    consumer group is used, and no file is overwritten.
     """
     from kafka_lake.discovery.discover import discover as discover_topics
-    from kafka_lake.discovery.discover import documents, topics_of, write
+    from kafka_lake.discovery.discover import documents, write
 
     if write_documents and not topics:
         raise ConfigurationError(
             "--write needs the names of topics.", "Name them, as in `kafka-lake discover orders --write`."
         )
     specs = project.topics_if_any()
-    hidden, bar = 0, Bar(as_json)
+    bar = Bar(as_json)
     discovered: list[Discovered] = []
     for cluster, names in _by_cluster(topics or ()):
         with (
             project.open_connections(with_catalog=False, cluster=cluster) as connections,
             bar.shown("Reading topics"),
         ):
-            if not names:
-                names, more = topics_of(connections.cluster, internal)
-                hidden += more
-
+            names = names or [name for name in connections.cluster.topics() if not name.startswith("_")]
             numbers = {name: number for number, name in enumerate(names)}
 
             def on_topic(topic: str, numbers: Mapping[str, int] = numbers) -> None:
@@ -75,9 +72,7 @@ def discover(
     output = Output(as_json)
     output.show(*discovered_blocks(discovered, all_columns=bool(topics)))
     if not discovered:
-        output.lines("There are no other topics yet." if hidden else "There are no topics yet.")
-    if hidden:
-        output.lines(f"Left out: {counted(hidden, 'internal topic')}; --all shows them.")
+        output.lines("There are no topics yet.")
     written: list[Document] = []
     if write_documents:
         written = documents(discovered, specs, into or project.defs_of_project())

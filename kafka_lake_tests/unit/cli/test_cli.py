@@ -148,33 +148,11 @@ def in_shell(folder: Path, code: str, **variables: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    ("shell", "words", "expected"),
-    [
-        ("bash", "kafka-lake sta", ["status"]),
-        ("bash", "kafka-lake topic ta", ["tail"]),
-        ("bash", "kafka-lake status ord", ["orders"]),
-        (
-            "zsh",
-            "kafka-lake topic ta",
-            ['_arguments \'*: :(("tail":"Show the newest records of a topic, oldest..."))\''],
-        ),
-        ("fish", "kafka-lake status --js", ["--json\tPrint JSON."]),
-    ],
-)
-def test_shells_complete_commands_options_and_topics(
-    quick_project: Path, shell: str, words: str, expected: list[str]
-) -> None:
+@pytest.mark.parametrize(("words", "expected"), [("kafka-lake sta", "status"), ("kafka-lake topic ta", "tail")])
+def test_shells_complete_commands(quick_project: Path, words: str, expected: str) -> None:
     code = "import sys\nfrom kafka_lake.cli.main import main\nsys.argv = ['kafka-lake']\nmain()"
-    variables = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_TYPER_COMPLETE_ARGS": words}
-    reported = in_shell(
-        quick_project,
-        code,
-        _KAFKA_LAKE_COMPLETE=f"complete_{shell}",
-        _TYPER_COMPLETE_FISH_ACTION="get-args",
-        **variables,
-    )
-    assert reported.splitlines() == expected
+    variables = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    assert in_shell(quick_project, code, _KAFKA_LAKE_COMPLETE="complete_bash", **variables).split() == [expected]
 
 
 def test_components_import_no_engine(tmp_path: Path) -> None:
