@@ -6,8 +6,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,8 +27,6 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Metrics for Prometheus: lag, rows, dead letters, the health of tables.",
 )
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @app.callback()
@@ -65,27 +61,25 @@ def serve(
         for collected in latest:
             yield from collected.samples(now, len(collectors))
 
-    with _exit_at_signals():
-        # Prometheus gets an answer while the definitions are loaded.
-        shut_down = start_server(samples, host, port)
-        try:
-            specs = project.topic_tables()
-            latest.append(LatestSamples((key_of(spec) for spec in specs), max_age(seconds)))
-            catalog = _per_thread(project.configured_catalog().open)
-            for name, (kafka, _) in project.configured_clusters().items():
-                collectors[name] = ClusterCollector(
-                    specs=[spec for spec in specs if spec.cluster == name],
-                    cluster=kafka.cluster,
-                    catalog=catalog,
-                    latest=latest[0],
-                    tell_user=note,
-                )
-            start_collecting({name or "": collector for name, collector in collectors.items()}, latest[0], seconds)
-            note(f"Metrics of {counted(len(specs), 'topic')}: http://{host}:{port}/metrics (Ctrl-C ends it)")
-            while True:
-                time.sleep(3600)
-        finally:
-            shut_down()
+    # Prometheus gets an answer while the definitions are loaded.
+    start_server(samples, host, port)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    specs = project.topic_tables()
+    latest.append(LatestSamples((key_of(spec) for spec in specs), max_age(seconds)))
+    catalog = _per_thread(project.configured_catalog().open)
+    for name, (kafka, _) in project.configured_clusters().items():
+        collectors[name] = ClusterCollector(
+            specs=[spec for spec in specs if spec.cluster == name],
+            cluster=kafka.cluster,
+            catalog=catalog,
+            latest=latest[0],
+            tell_user=note,
+        )
+    start_collecting({name or "": collector for name, collector in collectors.items()}, latest[0], seconds)
+    note(f"Metrics of {counted(len(specs), 'topic')}: http://{host}:{port}/metrics (Ctrl-C ends it)")
+    while True:
+        time.sleep(3600)
 
 
 def _per_thread(make: Callable[[], LakeCatalog]) -> Callable[[], LakeCatalog]:
@@ -101,20 +95,6 @@ def _per_thread(make: Callable[[], LakeCatalog]) -> Callable[[], LakeCatalog]:
     return catalog
 
 
-@contextmanager
-def _exit_at_signals() -> Iterator[None]:
-    """Make SIGINT and SIGTERM end the block, and the process with exit code 0."""
-
-    def leave(_number: int, _frame: FrameType | None) -> None:
-        # A second signal doesn't interrupt the shutdown.
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-        note("Stopping…")
-        raise SystemExit(0)
-
-    before = {number: signal.signal(number, leave) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _stop(*_: object) -> None:
+    note("Stopping…")
+    raise SystemExit(0)
