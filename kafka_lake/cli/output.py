@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,6 +17,7 @@ from kafka_lake.common.files import ensure_home, home
 
 _PIPE_COLUMNS = 500
 _MAX_LOG_BYTES = 5_000_000
+_PARTITIONS = 6
 
 
 def _console(stream: TextIO, *, stderr: bool) -> Console:
@@ -80,6 +82,12 @@ def add_columns(table: Table, *headings: str, **settings: Any) -> Table:
     for heading in headings:
         table.add_column(heading, **settings)
     return table
+
+
+def first_partitions(lines: Sequence[str]) -> str:
+    """Return the lines of the first partitions, and the number of the others."""
+    more = [f"… {len(lines) - _PARTITIONS:,} partitions more"] if len(lines) > _PARTITIONS else []
+    return "\n".join([*lines[:_PARTITIONS], *more])
 
 
 def log_file() -> Path:

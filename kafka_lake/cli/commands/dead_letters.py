@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from kafka_lake.cli import project
 from kafka_lake.cli.arguments import AsJson, Topic
-from kafka_lake.cli.output import Output, WideTable, add_columns
+from kafka_lake.cli.output import Output, WideTable, add_columns, first_partitions
 from kafka_lake.cli.progress import run_progress
 from kafka_lake.common.text import counted, offset_span, printable
 from kafka_lake.errors import ConfigurationError
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from kafka_lake.spec.topic_table import TopicTable
 
 _VALUE_LENGTH = 500
-_PARTITIONS = 6
 
 
 def dead_letters(
@@ -282,7 +281,8 @@ def dead_letter_tables(listed: DeadLetters) -> list[RenderableType]:
     samples.add_column("value", ratio=2, no_wrap=True, overflow="ellipsis")
     for group in listed.classes:
         name = f"[bold]{escape(group.name)}[/]\n[dim]{escape(group.meaning)}[/]"
-        classes.add_row(name, f"{group.count:,}", _offsets(group.offsets), _short_time(group.failed_at))
+        offsets = first_partitions([f"{s.partition}: {offset_span(s.first, s.last + 1)}" for s in group.offsets])
+        classes.add_row(name, f"{group.count:,}", offsets, _short_time(group.failed_at))
         for number, sample in enumerate(group.samples):
             samples.add_row(
                 "" if number else f"[bold]{escape(group.name)}[/]",
@@ -319,10 +319,3 @@ def _replayed_document(spec: TopicTable, done: Replayed) -> dict[str, Any]:
 
 def _short_time(text: str) -> str:
     return text[:19].replace("T", " ")
-
-
-def _offsets(spans: Sequence[OffsetSpan]) -> str:
-    lines = [f"{span.partition}: {offset_span(span.first, span.last + 1)}" for span in spans[:_PARTITIONS]]
-    if len(spans) > _PARTITIONS:
-        lines.append(f"… {len(spans) - _PARTITIONS} partitions more")
-    return "\n".join(lines)

@@ -13,7 +13,7 @@ from rich.table import Table as Shown
 
 from kafka_lake.cli import project
 from kafka_lake.cli.arguments import AsJson
-from kafka_lake.cli.output import Output
+from kafka_lake.cli.output import Output, first_partitions
 from kafka_lake.common.offsets import Loss
 from kafka_lake.common.text import offset_span, printable, readable
 from kafka_lake.errors import ConfigurationError, TableError
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from kafka_lake.catalog.lake_catalog import LakeCatalog
     from kafka_lake.spec.topic_table import TopicTable
 
-_PARTITIONS = 6
 # Dagster shows as much of it; --json has all of it.
 _RUN_ID = 8
 
@@ -138,7 +137,7 @@ def commit_table(history: History) -> Shown:
             commit.committed_at.strftime("%Y-%m-%d\n%H:%M:%S"),
             "\n".join([f"[bold]{escape(commit.what)}[/]", *details]),
             "\n".join(escape(printable(line)) for line in _who(commit)),
-            _offsets(commit.offsets),
+            first_partitions([f"{part.partition}: {_span(part)}" for part in commit.offsets]),
             _rows(commit),
             str(commit.snapshot_id),
             end_section=True,
@@ -180,13 +179,6 @@ def _who(commit: LoggedCommit) -> list[str]:
 def _rows(commit: LoggedCommit) -> str:
     counts = ((commit.rows_added, "+"), (commit.rows_deleted, "-"))
     return "\n".join(f"{sign}{count:,}" for count, sign in counts if count)
-
-
-def _offsets(consumed: Sequence[Consumed]) -> str:
-    lines = [f"{part.partition}: {_span(part)}" for part in consumed[:_PARTITIONS]]
-    if len(consumed) > _PARTITIONS:
-        lines.append(f"… {len(consumed) - _PARTITIONS} partitions more")
-    return "\n".join(lines)
 
 
 def _span(offsets: Consumed) -> str:

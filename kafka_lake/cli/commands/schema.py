@@ -15,7 +15,7 @@ from rich.table import Table
 
 from kafka_lake.cli import project
 from kafka_lake.cli.arguments import AsJson, Topic
-from kafka_lake.cli.output import Output, WideTable, add_columns, working
+from kafka_lake.cli.output import Output, WideTable, add_columns, first_partitions, working
 from kafka_lake.common.offsets import positions_to_json
 from kafka_lake.common.text import counted, printable, readable
 from kafka_lake.errors import TableError
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from kafka_lake.runtime.context import Connections
     from kafka_lake.schema.rules import Change
     from kafka_lake.spec.topic_table import TopicTable
-
-_PARTITIONS = 6
 
 
 def schema(
@@ -222,6 +220,5 @@ def _change(change: Change) -> str:
 
 
 def _offsets(version: SchemaVersion) -> str:
-    offsets = [(f"{topic}/{p}", o) for topic, its in version.positions.items() for p, o in sorted(its.offsets.items())]
-    more = [f"… {len(offsets) - _PARTITIONS} partitions more"] if len(offsets) > _PARTITIONS else []
-    return "\n".join([*(f"{partition}: {offset:,}" for partition, offset in offsets[:_PARTITIONS]), *more])
+    positions = version.positions.items()
+    return first_partitions([f"{t}/{p}: {o:,}" for t, its in positions for p, o in sorted(its.offsets.items())])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +18,7 @@ from kafka_lake.cli import output, project
 from kafka_lake.cli.arguments import AnyTopic, AsJson
 from kafka_lake.cli.output import Output, add_columns, working
 from kafka_lake.common.offsets import Watermarks, lag
-from kafka_lake.common.text import counted, seconds_of
+from kafka_lake.common.text import counted, rough, seconds_of
 from kafka_lake.errors import EmbeddedBrokerStoppedError, KafkaError, KafkaLakeError
 
 if TYPE_CHECKING:
@@ -200,19 +200,15 @@ def overview(statuses: Sequence[TopicStatus], now: datetime) -> Iterator[Rendera
             f"{topic_status.rows:,}",
             f"{topic_status.dead_letters:,}",
             "[red]?[/]" if topic_status.lag is None else f"{topic_status.lag:,}",
-            _ago(now - datetime.fromisoformat(topic_status.committed_at)) if topic_status.committed_at else "no table",
+            _ago(topic_status.committed_at, now) if topic_status.committed_at else "no table",
         )
     yield table
     for error in dict.fromkeys(topic_status.error for topic_status in statuses if topic_status.error):
         yield Text(error, "red")
 
 
-def _ago(age: timedelta) -> str:
-    seconds = max(int(age.total_seconds()), 0)
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds // length:,} {unit} ago"
-    return f"{seconds} s ago"
+def _ago(committed_at: str, now: datetime) -> str:
+    return f"{rough((now - datetime.fromisoformat(committed_at)).total_seconds())} ago"
 
 
 def status_table(status: TopicStatus) -> Table:

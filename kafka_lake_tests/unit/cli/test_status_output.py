@@ -49,11 +49,11 @@ def test_topics_are_one_table_with_a_line_each(width: int) -> None:
         ["topic", "table", "rows", "dead", "lag", "last", "commit"],
         ["topic_0", "shop.topic_0", "0", "0", "7", "1", "s", "ago"],
         ["topic_1", "shop.topic_1", "1", "1", "7", "10", "s", "ago"],
-        ["topic_2", "shop.topic_2", "2", "2", "7", "1", "min", "ago"],
-        ["topic_3", "shop.topic_3", "3", "3", "7", "16", "min", "ago"],
-        ["topic_4", "shop.topic_4", "4", "4", "7", "2", "h", "ago"],
-        ["topic_5", "shop.topic_5", "5", "5", "7", "1", "d", "ago"],
-        ["topic_6", "shop.topic_6", "6", "6", "7", "11", "d", "ago"],
+        ["topic_2", "shop.topic_2", "2", "2", "7", "2", "min", "ago"],
+        ["topic_3", "shop.topic_3", "3", "3", "7", "17", "min", "ago"],
+        ["topic_4", "shop.topic_4", "4", "4", "7", "2.8", "h", "ago"],
+        ["topic_5", "shop.topic_5", "5", "5", "7", "1.2", "days", "ago"],
+        ["topic_6", "shop.topic_6", "6", "6", "7", "11.6", "days", "ago"],
         ["new", "shop.new", "0", "0", "0", "no", "table"],
     ]
 
