@@ -33,7 +33,16 @@ attributes:
     partition_by: [day(at)]
 """
 _SCHEMA = Schema(NestedField(1, "order_id", LongType()))
-_PROJECT = '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "shop"\nautoload_defs = true\n'
+_PROJECT = '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "shop"\n'
+_DEFINITIONS = """
+from pathlib import Path
+import dagster as dg
+import kafka_lake
+
+@dg.definitions
+def defs():
+    return kafka_lake.load_from_defs_folder(path_within_project=Path(__file__).parent)
+"""
 # A code server doesn't exit after it, which takes Python a second with so many objects.
 _LOAD = (
     "from pathlib import Path; import os; import kafka_lake\n"
@@ -96,6 +105,7 @@ def _project(folder: Path, topics: int, bootstrap: str) -> Path:
     """Make a project with a document and an empty table for each topic."""
     project = folder / f"shop_{topics}"
     texts = {"pyproject.toml": _PROJECT, "shop/__init__.py": "", "shop/defs/__init__.py": ""}
+    texts["shop/definitions.py"] = _DEFINITIONS
     texts["shop/defs/cluster/defs.yaml"] = "type: kafka_lake.KafkaCluster\n"
     texts |= {f"shop/defs/topic_{n}/defs.yaml": _TOPIC.format(number=n) for n in range(topics)}
     for path, text in texts.items():

@@ -75,13 +75,11 @@ def _folder(location: Target) -> Path:
     if len(roots) != 1:
         raise _ForDagster
     place = roots[0].joinpath(*parts)
-    if not location.is_defs_folder:
-        files = [path for path in (place.with_suffix(".py"), place / "__init__.py") if path.exists()]
-        if not files:
-            raise _ForDagster
-        place = files[0]
-        _check_loads_folder(ast.parse(place.read_text()))
-    return defs_folder(place / "__init__.py" if location.is_defs_folder else place)
+    file = next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.exists()), None)
+    if file is None:
+        raise _ForDagster
+    _check_loads_folder(ast.parse(file.read_text()))
+    return defs_folder(file)
 
 
 def _check_loads_folder(module: ast.Module) -> None:

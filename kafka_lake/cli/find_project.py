@@ -1,7 +1,7 @@
 """Finds the Dagster project of a command, as `dg` and `dagster` do.
 
 Options and Dagster's environment variables come first. Then the nearest folder, upwards, with a ``pyproject.toml`` that
-has ``[tool.dagster]`` or ``[tool.dg.project]``, with a ``dg.toml``, or with a ``workspace.yaml``.
+has ``[tool.dagster]`` or ``[tool.dg.project]``, or with a ``workspace.yaml``.
 https://docs.dagster.io/api/clis/cli
 """
 
@@ -22,7 +22,6 @@ from kafka_lake.errors import ConfigurationError, NoProjectError
 
 MODULE, FILE, WORKSPACE = "DAGSTER_MODULE_NAME", "DAGSTER_PYTHON_FILE", variables.WORKSPACE.name
 """Environment variables that name a project. Dagster has the first two."""
-_WORKSPACES = ("workspace.yaml", "workspace.yml")
 _NONE_HERE = "`kafka-lake init` creates a project. Name an existing one with -m MODULE, -f FILE or -w WORKSPACE."
 
 
@@ -35,7 +34,6 @@ class Target:
         folder: First folder of Python's search path, absolute.
         file: The Python file, instead of a module.
         attribute: Name of the definitions in the module; None if it has only one.
-        is_defs_folder: Whether the module is a package whose definitions Dagster loads one by one.
         workspace: The workspace file that names the code location.
         name: Of the code location in ``pyproject.toml`` or the workspace file; empty if they have none.
     """
@@ -44,19 +42,17 @@ class Target:
     folder: Path
     file: Path | None = None
     attribute: str | None = None
-    is_defs_folder: bool = False
     workspace: Path | None = None
     name: str = ""
 
     @property
     def code_location(self) -> CodeLocation:
         """What a code server loads, under the name by which Dagster knows sensors and runs."""
-        kind = "--autoload-defs-module-name" if self.is_defs_folder else "-f" if self.file else "-m"
         name = self.module or (self.file.name if self.file else "")
         if self.attribute:
             name = f"{name}:{self.attribute}"
         attribute = ("-a", self.attribute) if self.attribute else ()
-        options = (kind, str(self.file or self.module), "-d", str(self.folder), *attribute)
+        options = ("-f" if self.file else "-m", str(self.file or self.module), "-d", str(self.folder), *attribute)
         return CodeLocation(self.name or name, options)
 
     def __str__(self) -> str:
@@ -119,15 +115,14 @@ def targets(folder: Path | None = None, environment: Mapping[str, str] = os.envi
 
 def _in_folder(folder: Path) -> list[Target]:
     """Return the code locations of a folder's own files; empty if it has no project."""
-    for name in ("pyproject.toml", "dg.toml"):
-        if (file := folder / name).is_file():
-            try:
-                locations = list(_in_toml(file))
-            except (TypeError, KeyError, AttributeError) as error:
-                raise ConfigurationError(f"{file} can't be read as a Dagster project: {error!r}.") from error
-            if locations:
-                return locations
-    return next((_in_workspace(folder / name) for name in _WORKSPACES if (folder / name).is_file()), [])
+    if (file := folder / "pyproject.toml").is_file():
+        try:
+            location = _in_pyproject(file)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ConfigurationError(f"{file} can't be read as a Dagster project: {error!r}.") from error
+        if location:
+            return [location]
+    return _in_workspace(file) if (file := folder / "workspace.yaml").is_file() else []
 
 
 def _in_file(file: Path, folder: Path) -> Target:
@@ -167,14 +162,11 @@ def _of_entry(entry: Any, folder: Path) -> Iterator[Target]:
         yield replace(location, attribute=settings.get("attribute"), name=settings.get("location_name") or "")
 
 
-def _in_toml(file: Path) -> Iterator[Target]:
+def _in_pyproject(file: Path) -> Target | None:
     folder, (dagster, dg) = file.parent, _sections(file)
     name = dagster.get("code_location_name") or ""
     if "module_name" in dagster:
-        yield Target(dagster["module_name"], folder, name=name)
-    for module in dagster.get("modules", ()):
-        if module.get("type") == "module":
-            yield Target(module["name"], folder, name=name)
+        return Target(dagster["module_name"], folder, name=name)
     if dg.get("directory_type") == "workspace":
         projects = ", ".join(project.get("path", "") for project in dg.get("workspace", {}).get("projects", ()))
         raise ConfigurationError(
@@ -182,36 +174,29 @@ def _in_toml(file: Path) -> Iterator[Target]:
             "Run the command in the folder of one of them.",
         )
     project = dg.get("project", {})
-    if "root_module" in project and "module_name" not in dagster and "modules" not in dagster:
-        # Dagster itself reads no dg.toml.
-        root, name = project["root_module"], project.get("code_location_name") or "" if file.name != "dg.toml" else ""
-        if project.get("autoload_defs"):
-            yield Target(project.get("defs_module", f"{root}.defs"), folder, is_defs_folder=True, name=name)
-        else:
-            yield Target(project.get("code_location_target_module", f"{root}.definitions"), folder, name=name)
+    if "root_module" not in project:
+        return None
+    module = project.get("code_location_target_module", f"{project['root_module']}.definitions")
+    return Target(module, folder, name=project.get("code_location_name") or "")
 
 
 def _sections(file: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return a file's settings for `dagster` and for `dg`."""
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        tools = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"{file} can't be read: {error}.") from error
-    if file.name == "dg.toml":
-        return {}, document
-    tools = document.get("tool", {})
     return tools.get("dagster", {}), tools.get("dg", {})
 
 
 def defs_folder(file: Path) -> Path:
     """Return the folder of the project's YAML documents."""
     for folder in file.resolve().parents:
-        for name in ("pyproject.toml", "dg.toml"):
-            if not (folder / name).is_file():
-                continue
-            project = _sections(folder / name)[1].get("project", {})
-            if root := project.get("root_module"):
-                parts = project.get("defs_module", f"{root}.defs").split(".")
-                folders = [folder.joinpath(*parts), folder.joinpath("src", *parts)]
-                return next((path for path in folders if path.is_dir()), folders[0])
+        if not (folder / "pyproject.toml").is_file():
+            continue
+        project = _sections(folder / "pyproject.toml")[1].get("project", {})
+        if root := project.get("root_module"):
+            parts = project.get("defs_module", f"{root}.defs").split(".")
+            folders = [folder.joinpath(*parts), folder.joinpath("src", *parts)]
+            return next((path for path in folders if path.is_dir()), folders[0])
     return file.resolve().parent / "defs"

@@ -251,8 +251,6 @@ def definitions(at: Target) -> dg.Definitions:
 
 def _definitions(at: Target) -> dg.Definitions:
     _make_importable(at)
-    if at.is_defs_folder:
-        return load_from_defs_folder(path_within_project=at.folder)
     module = _module(at)
     names = [at.attribute] if at.attribute else sorted(vars(module))
     candidates = [

@@ -83,7 +83,7 @@ def _project_dagster_yaml() -> Path | None:
     for folder in (here, *here.parents):
         if (folder / "dagster.yaml").is_file():
             return folder / "dagster.yaml"
-        if any((folder / name).is_file() for name in ("pyproject.toml", "dg.toml", "workspace.yaml")):
+        if any((folder / name).is_file() for name in ("pyproject.toml", "workspace.yaml")):
             return None
     return None
 

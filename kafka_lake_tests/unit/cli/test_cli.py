@@ -545,11 +545,13 @@ def test_spark_ends_before_the_local_stack_kills_what_was_started_in_its_block(
 def broken_project(monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[str, str]) -> None:
     """Make the command line load a project of these definitions."""
     package = folder / "broken"
-    for name, text in {"__init__.py": "", "defs/__init__.py": "", **{f"defs/{n}": t for n, t in files.items()}}.items():
+    texts = {"__init__.py": "", "defs/__init__.py": "", **{f"defs/{name}": text for name, text in files.items()}}
+    texts["definitions.py"] = init.project_files("broken")[Path("broken/definitions.py")]
+    for name, text in texts.items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text(text)
     (folder / "pyproject.toml").write_text(
-        '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "broken"\nautoload_defs = true\n'
+        '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "broken"\n'
     )
     monkeypatch.syspath_prepend(str(folder))
     for name in [name for name in sys.modules if name.partition(".")[0] == "broken"]:

@@ -40,7 +40,6 @@ import dagster as dg
 def {name}():
     return dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
 """
-MODULES = '{type = "module", name = "a"}, {type = "module", name = "b"}'
 TOPIC = "type: kafka_lake.KafkaTopic\nattributes:\n  topic: {topic}\n"
 CLUSTER = "type: kafka_lake.KafkaCluster\nattributes: {}\n"
 
@@ -79,20 +78,15 @@ def package(root: str, topic: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("tool", "expected"),
     [
-        ('[tool.dagster]\nmodule_name = "a.b"', [("a.b", False)]),
-        (f"[tool.dagster]\nmodules = [{MODULES}]", [("a", False), ("b", False)]),
-        (PROJECT.format(root="a"), [("a.definitions", False)]),
-        (PROJECT.format(root="a") + 'code_location_target_module = "a.other"\n', [("a.other", False)]),
-        (PROJECT.format(root="a") + "autoload_defs = true\n", [("a.defs", True)]),
-        (PROJECT.format(root="a") + 'autoload_defs = true\ndefs_module = "a.mine"\n', [("a.mine", True)]),
-        ('[tool.dagster]\nmodule_name = "x"\n' + PROJECT.format(root="a"), [("x", False)]),
+        ('[tool.dagster]\nmodule_name = "a.b"', "a.b"),
+        (PROJECT.format(root="a"), "a.definitions"),
+        (PROJECT.format(root="a") + 'code_location_target_module = "a.other"\n', "a.other"),
+        ('[tool.dagster]\nmodule_name = "x"\n' + PROJECT.format(root="a"), "x"),
     ],
 )
-def test_pyproject(tmp_path: Path, tool: str, expected: list[tuple[str, bool]]) -> None:
+def test_pyproject(tmp_path: Path, tool: str, expected: str) -> None:
     write(tmp_path, {"pyproject.toml": tool, "deeper/still/x.txt": ""})
-    found = targets(tmp_path / "deeper" / "still", {})
-    assert all(location.folder == tmp_path for location in found)
-    assert [(location.module, location.is_defs_folder) for location in found] == expected
+    assert targets(tmp_path / "deeper" / "still", {}) == [Target(expected, tmp_path)]
 
 
 def test_a_pyproject_that_is_no_dagster_project_is_passed_by(tmp_path: Path) -> None:
@@ -137,7 +131,6 @@ def test_what_is_named_comes_first(tmp_path: Path) -> None:
         (Target("m", Path("/p")), ["-m", "m", "-d", "/p"]),
         (Target("m", Path("/p"), attribute="a"), ["-m", "m", "-d", "/p", "-a", "a"]),
         (Target("", Path("/p"), Path("/p/x.py")), ["-f", "/p/x.py", "-d", "/p"]),
-        (Target("m.defs", Path("/p"), is_defs_folder=True), ["--autoload-defs-module-name", "m.defs", "-d", "/p"]),
     ],
 )
 def test_dagster_is_told_the_same(target: Target, options: list[str]) -> None:
@@ -441,17 +434,6 @@ def test_a_workspace_that_is_named_has_its_own_env_local_state_and_dagster_yaml(
     assert f"{project}/.kafka_lake/" in done.output
     assert os.environ["A"] == "1"
     assert yaml.safe_load((dagster_home() / "dagster.yaml").read_text())["telemetry"] == {"enabled": False}
-
-
-def test_dg_toml_and_both_files(tmp_path: Path) -> None:
-    write(tmp_path, {"dg.toml": 'directory_type = "project"\n[project]\nroot_module = "a"\n'})
-    found = targets(tmp_path, {})
-    assert found == [Target("a.definitions", tmp_path)]
-    assert loaded(found) == [("a.definitions", ["-m", "a.definitions", "-d", str(tmp_path)])]
-    write(tmp_path, {"workspace.yml": "load_from:\n  - python_module: b\n"})
-    assert [target.module for target in targets(tmp_path, {})] == ["a.definitions"]
-    (tmp_path / "dg.toml").unlink()
-    assert [target.module for target in targets(tmp_path, {})] == ["b"]
 
 
 def test_entry_of_another_python_is_left_to_dagster(tmp_path: Path) -> None:
