@@ -46,8 +46,10 @@ def scrape(address: str) -> Scraped:
 def served(samples: Samples) -> Iterator[str]:
     """Serve samples during the block, and yield their address."""
     port = free_port()
-    end = start_server(samples, "127.0.0.1", port)
+    server, thread = start_server(samples, "127.0.0.1", port)
     try:
         yield f"http://127.0.0.1:{port}/metrics"
     finally:
-        end()
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -85,18 +85,12 @@ class Ports:
 
 
 def check_free(*ports: Port) -> None:
-    """Check that every port is free and used once."""
+    """Check that every port is free."""
     problems = [
         f"port {port.number} for {port.purpose} is taken: end the program that uses it, or set {port.variable}"
         for port in ports
         if not port.is_free()
     ]
-    for position, port in enumerate(ports):
-        problems += [
-            f"{port.variable} and {other.variable} are both {port.number}: set one of them to another port"
-            for other in ports[position + 1 :]
-            if other.number == port.number
-        ]
     if problems:
         raise KafkaLakeError("\n".join(problems))
 

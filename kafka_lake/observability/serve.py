@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from threading import Lock
+from threading import Lock, Thread
+from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -103,22 +104,15 @@ class Exposed(Collector):
         return iter(())
 
 
-def start_server(samples: Samples, host: str, port: int) -> Callable[[], None]:
-    """Serve metrics in background threads, and return the function that ends them."""
+def start_server(samples: Samples, host: str, port: int) -> tuple[WSGIServer, Thread]:
+    """Serve metrics in background threads."""
     registry = CollectorRegistry()
     registry.register(Exposed(samples))
     ProcessCollector(registry=registry)
     try:
-        server, thread = start_http_server(port, host, registry)
+        return start_http_server(port, host, registry)
     except OSError as error:
         raise ConfigurationError(
             f"The metrics can't be served at {host} port {port}: {error.strerror or error}.",
             "End the program that uses the port, or choose another with --port; --host is an address of this machine.",
         ) from error
-
-    def end() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return end

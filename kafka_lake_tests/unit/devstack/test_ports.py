@@ -56,12 +56,6 @@ def test_port_of_a_connection_that_just_ended_is_free() -> None:
     assert Port(number, "a test", "TEST_PORT").is_free()
 
 
-def test_the_same_port_twice_is_refused() -> None:
-    number = free()
-    with pytest.raises(KafkaLakeError, match=f"ONE and TWO are both {number}"):
-        check_free(Port(number, "one", "ONE"), Port(number, "two", "TWO"))
-
-
 def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("BROKER", "UI", "CONNECT", "REGISTRY"):
         monkeypatch.delenv(f"KAFKA_LAKE_{name}_PORT", raising=False)
