@@ -1,7 +1,6 @@
 """Kafka properties in one spelling that both clients read alike, and how messages name them. Pure.
 
-The clients differ: librdkafka reads ``010`` as 8, ``1e3`` as 1 and ``t`` as true, and enumerations in any case; Java
-reads decimal numbers, ``true`` and ``false``, and most enumerations in upper case. So other spellings are refused.
+librdkafka reads enumerations in any case, and addresses without a port; Java doesn't.
 """
 
 import re
@@ -16,19 +15,11 @@ FOR_LIBRDKAFKA = "librdkafka."
 """A property that begins so is for librdkafka alone."""
 SERVERS = "bootstrap.servers"
 
-_BOOLEANS = {
-    "allow.auto.create.topics",
-    "check.crcs",
-    "enable.metrics.push",
-    "enable.ssl.certificate.verification",
-    "socket.keepalive.enable",
-}
 _WORDS = {
     "security.protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     "ssl.endpoint.identification.algorithm": ("none", "https"),
 }
 _CREDENTIAL = re.compile(r"username|password|oauthbearer\..*client\.(id|secret)$")
-_NUMBER = re.compile(r"0|[1-9][0-9]*")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+(?:%[0-9A-Za-z._-]+)?\]|[0-9A-Za-z._-]+)(?::(?P<port>[0-9]{1,5}))?")
 _PORT = 9092
 
@@ -49,11 +40,10 @@ def needed(given: Mapping[str, str], name: str, why: str) -> str:
     raise ConfigurationError(f"{why} needs {setting(name)}, which is not set.", "Set it.")
 
 
-def spelled(properties: Mapping[str, object]) -> dict[str, str]:
+def spelled(properties: Mapping[str, str]) -> dict[str, str]:
     """Return properties in the spelling that both clients read alike; those without a value are left out."""
     result: dict[str, str] = {}
-    for name, given in properties.items():
-        text = "" if given is None else str(given).lower() if isinstance(given, bool) else str(given)
+    for name, text in properties.items():
         bare = name.removeprefix(FOR_JAVA).removeprefix(FOR_LIBRDKAFKA)
         if value := _value(name, bare, text):
             result[name.replace("sasl.mechanisms", "sasl.mechanism")] = value
@@ -78,12 +68,6 @@ def _value(name: str, bare: str, text: str) -> str:
         if trimmed.lower() not in words:
             raise ConfigurationError(f"{setting(name)} is {trimmed}.", f"Set it to one of {', '.join(_WORDS[bare])}.")
         return words[trimmed.lower()]
-    if bare in _BOOLEANS:
-        if trimmed.lower() not in ("true", "false"):
-            raise ConfigurationError(f"{setting(name)} is {trimmed!r}.", "Set it to true or false.")
-        return trimmed.lower()
-    if bare.endswith((".ms", ".bytes")) and not name.startswith(FOR_JAVA) and not _NUMBER.fullmatch(trimmed):
-        raise ConfigurationError(f"{setting(name)} is {trimmed[:40]!r}, which isn't a whole number.", "Correct it.")
     # In a .env file a certificate is one line.
     return trimmed.replace("\\n", "\n") if bare.endswith(".pem") else trimmed
 

@@ -45,7 +45,7 @@ _KEY = re.compile(r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----.*?-----END (?:[A-Z]+
 
 def for_java(given: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str]:
     """Return the Java client's TLS properties."""
-    if given.get("enable.ssl.certificate.verification") == "false":
+    if given.get("enable.ssl.certificate.verification", "").lower() == "false":
         raise ConfigurationError(
             f"{setting('enable.ssl.certificate.verification')} is false, which the Java client doesn't allow.",
             "Remove it, and set ssl.ca.location to the certificate of the CA that signed the brokers' certificates.",

@@ -122,20 +122,6 @@ def test_jaas(mechanism, module, spelling):
     }
 
 
-@pytest.mark.parametrize("mechanism", ["OAUTHBEARER", "DIGEST-MD5", ""])
-def test_an_untranslatable_mechanism_is_refused(mechanism):
-    given = {
-        "bootstrap.servers": "b:1",
-        "security.protocol": "sasl_plaintext",
-        "sasl.mechanism": mechanism,
-        "sasl.password": SECRET,
-    }
-    with pytest.raises(ConfigurationError, match="JAVA_SASL_JAAS_CONFIG") as refused:
-        java_properties(given)
-    assert SECRET not in str(refused.value)
-    assert java_properties({**given, "java.sasl.jaas.config": "module;"})["sasl.jaas.config"] == "module;"
-
-
 def test_tls():
     java = java_properties(
         {
@@ -157,12 +143,6 @@ def test_tls():
         "ssl.keystore.password": SECRET,
         "ssl.endpoint.identification.algorithm": "",
     }
-
-
-def test_java_properties_are_for_java_alone():
-    given = {"bootstrap.servers": "b:1", "java.max.poll.records": "5"}
-    assert client_properties(given) == {"bootstrap.servers": "b:1"}
-    assert java_properties(given) == {"bootstrap.servers": "b:1", "max.poll.records": "5"}
 
 
 def test_a_resource_reads_the_environment_late_and_shows_no_secret(monkeypatch):

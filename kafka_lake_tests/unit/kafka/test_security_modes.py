@@ -207,6 +207,8 @@ def test_a_property_may_be_for_one_client_alone() -> None:
     java = java_properties(given)
     assert java["ssl.cipher.suites"] == "TLS_AES_256_GCM_SHA384"
     assert not any("crl" in name for name in java)
+    other = secured(sasl_mechanism="DIGEST-MD5") | {"java.sasl.jaas.config": "module;"}
+    assert java_properties(other)["sasl.jaas.config"] == "module;"
 
 
 def test_java_s_own_stores_replace_what_would_be_translated(me: Identity) -> None:
