@@ -162,21 +162,21 @@ class Server:
     Args:
         folder: Of its data and log. One server at a time can use it.
         port: Port of 127.0.0.1; 0 picks a free one, which stays over restarts.
-        start_timeout: Seconds until it must be ready, without downloads.
     """
 
     name: ClassVar[str] = ""
     """Its name for users, at the beginning of a sentence."""
     log_name: ClassVar[str] = "server"
+    start_timeout: ClassVar[float] = 60
+    """Seconds until it must be ready, without downloads."""
     port_variable: ClassVar[str] = ""
     """The environment variable of its port."""
 
     _server: ServerProcess | None = None
 
-    def __init__(self, folder: Path, port: int = 0, start_timeout: float = 60) -> None:
+    def __init__(self, folder: Path, port: int = 0) -> None:
         self.folder = folder.resolve()
         self.port = port or free_port()
-        self.start_timeout = start_timeout
 
     @property
     def log(self) -> Path:

@@ -145,10 +145,9 @@ _SIGNS = re.compile(r"[\\`*\[\]<~]|&(?=[#\w])|(?<![^\W_])_+|_+(?![^\W_])")
 _AT_THE_BEGINNING = re.compile(r"^(\d*)(?=[-+#=>.):])")
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], code: int = 0) -> str:
-    """Return a table without a final line end; the first ``code`` columns are code."""
-    lines = [head, ["---"] * len(head)]
-    lines += [[f"`{cell}`" if cell and n < code else cell for n, cell in enumerate(row)] for row in rows]
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table without a final line end."""
+    lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 

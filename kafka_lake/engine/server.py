@@ -90,6 +90,7 @@ class ConnectServer(Server):
 
     name = "Spark Connect"
     log_name = "connect"
+    start_timeout = 120
     port_variable = CONNECT_PORT.name
 
     def __init__(
@@ -98,9 +99,8 @@ class ConnectServer(Server):
         port: int = 0,
         conf: Mapping[str, str] | None = None,
         memory: ConnectMemory | None = None,
-        start_timeout: float = 120,
     ) -> None:
-        super().__init__(folder, port, start_timeout)
+        super().__init__(folder, port)
         self.conf = dict(conf or {})
         self.memory = memory or ConnectMemory()
 

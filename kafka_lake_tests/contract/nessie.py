@@ -25,9 +25,10 @@ class Nessie(Server):
 
     name = "Nessie"
     log_name = "nessie"
+    start_timeout = 180
 
     def __init__(self, folder: Path, store: EmbeddedObjectStore) -> None:
-        super().__init__(folder, start_timeout=180)
+        super().__init__(folder)
         self._management_port = free_port()
         self._store = store
 

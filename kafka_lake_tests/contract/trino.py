@@ -39,6 +39,7 @@ class Trino(Server):
 
     name = "Trino"
     log_name = "trino"
+    start_timeout = 240
 
     def read(self, table: Table, columns: str, _: Any) -> Rows:
         """Register a table on local files, and return its rows."""

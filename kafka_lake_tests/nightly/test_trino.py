@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def trino(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trino]:
-    with Trino(tmp_path_factory.mktemp("trino"), start_timeout=240) as running:
+    with Trino(tmp_path_factory.mktemp("trino")) as running:
         yield running
 
 
