@@ -65,8 +65,8 @@ class DerivedTable(Settings):
         examples=[["orders"]],
     )
     write: Write = Field(
-        description="`append`: one row per new upstream row. `upsert`: the newest row of each key. `aggregate`: "
-        "recomputes the keys of new rows. `replace`: recomputes everything.",
+        description="`append`: adds the result of new upstream rows. `upsert`: the newest row of each key. "
+        "`aggregate`: recomputes the keys of new rows. `replace`: recomputes everything.",
     )
     namespace: Name = Field(default="lake", description="Iceberg namespace.")
     join: TextOrList = Field(

@@ -175,7 +175,7 @@ def routing_problems(spec: TopicTable) -> Iterator[Problem]:
         if any(route.when.field for route in spec.routes):
             yield ("tables",), f"where: field: is for JSON, and format is {spec.format}. Use header: or sql:"
         if by is not None and not by.is_by_schema:
-            yield ("tables_by",), f"{by.kind}: is for JSON, and format is {spec.format}. Use header: or schema_name:"
+            yield ("tables_by",), f"{by.kind}: is for JSON, and format is {spec.format}. Use schema_name:"
     if any(route.when.schema for route in spec.routes) or (by is not None and by.is_by_schema):
         place = "tables" if any(route.when.schema for route in spec.routes) else "tables_by"
         if not format_.has_schema_ids:

@@ -346,7 +346,7 @@ class OneTable(TableSettings):
 
 
 class TablesBy(TableSettings):
-    """Tables that are made as values appear in records: of a field, a header, a schema or a source's table."""
+    """Tables that are made as values appear in records: of a field, a schema or a source's table."""
 
     field: Annotated[Text, Field(min_length=1)] | None = Field(
         default=None, description="Field of the JSON value that determines the table."

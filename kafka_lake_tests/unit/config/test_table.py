@@ -217,7 +217,7 @@ def test_tables_by_value_have_settings_of_their_own() -> None:
         (("shop.shop_{value}", "{parent}.{name}"), "tables_by: name: '{parent}' can't be the name of a namespace"),
         (("max_tables: 9", "max_tables: 0"), "tables_by: max_tables: Input should be greater than or equal to 1"),
         (("max_tables: 9", "columns: id bigint what"), "tables_by: columns: "),
-        (("topic: ", "format: avro\ntopic: "), "tables_by: field: is for JSON, and format is avro"),
+        (("topic: ", "format: avro\ntopic: "), "tables_by: field: is for JSON, and format is avro. Use schema_name:"),
     ],
 )
 def test_what_tables_by_value_cannot_be_is_refused(change: tuple[str, str], line: str) -> None:
