@@ -75,7 +75,7 @@ SPARK_JARS = Variable(
 )
 SAMPLES = Variable(
     "KAFKA_LAKE_SAMPLES",
-    "Whether Dagster shows values of dead letters, for tables without `redact:`.",
+    "Whether Dagster shows values: of dead letters (for tables without `redact:`), and in errors of derived tables.",
     "true",
 )
 HOME = Variable("KAFKA_LAKE_HOME", "Folder for local state.", ".kafka_lake")
