@@ -274,8 +274,8 @@ class Cluster(Settings):
 
     name: OptionalText = Field(
         default=None,
-        description="Name of the cluster, if a project has several; for `cluster:` of its topics, and in the names "
-        "of its variables.",
+        description="Name of the cluster, if a project has several. It is the `cluster:` of its topics, and part of "
+        "the names of its variables.",
         examples=["eu"],
     )
     kafka_properties: TextMap = Field(
