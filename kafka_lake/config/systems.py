@@ -31,13 +31,8 @@ class Catalog(BaseModel):
     configuration; ``properties`` given here win over them.
     """
 
-    name: str = Field(
-        default_factory=environment.CATALOG.value, description="The catalog's name, in Spark and PyIceberg."
-    )
-    properties: dict[str, str] = Field(
-        default_factory=dict,
-        description="Iceberg's standard catalog properties; no secrets, those belong in PYICEBERG_CATALOG__*.",
-    )
+    name: str = Field(default_factory=environment.CATALOG.value)
+    properties: dict[str, str] = Field(default_factory=dict)
 
     def settings(self) -> CatalogSettings:
         """Return the settings with those of the environment.
@@ -65,27 +60,15 @@ class Kafka(BaseModel):
     """A Kafka cluster.
 
     What the environment sets (``KAFKA_LAKE_BOOTSTRAP_SERVERS``, ``KAFKA_LAKE_KAFKA_*``) is read when a client is made,
-    so that it is part of no stored configuration; ``properties`` given here win over it.
+    so that it is part of no stored configuration; ``properties`` given here win over it. `Cluster` has the meanings.
     """
 
-    properties: dict[str, str] = Field(
-        default_factory=dict,
-        description="librdkafka client properties; no secrets, those belong in KAFKA_LAKE_KAFKA_* variables.",
-    )
-    timeout: float = Field(default=15.0, description="Timeout of a request to the brokers, in seconds.")
-    read_committed: bool = Field(
-        default=True, description="Leave out aborted and open transactions (Kafka's isolation.level)."
-    )
-
-    cluster_name: str | None = Field(
-        default=None, description="The cluster's name, as in the names of its variables. null for the only cluster."
-    )
-    retry_attempts: int = Field(
-        default=6,
-        ge=1,
-        description="Maximum number of attempts after temporary errors of brokers, catalog and storage.",
-    )
-    retry_max_seconds: float = Field(default=30.0, ge=0, description="Maximum pause between two attempts.")
+    properties: dict[str, str] = Field(default_factory=dict)
+    timeout: float = 15.0
+    read_committed: bool = True
+    cluster_name: str | None = None
+    retry_attempts: int = 6
+    retry_max_seconds: float = 30.0
 
     @property
     def names_brokers(self) -> bool:
@@ -148,14 +131,8 @@ class Registry(BaseModel):
     has variables of its own (``KAFKA_LAKE_REGISTRY__EU__URL``), or shares the registry of those without.
     """
 
-    properties: dict[str, str] = Field(
-        default_factory=dict,
-        description="Properties of confluent-kafka's `SchemaRegistryClient`, without secrets.",
-    )
-    cluster_name: str | None = Field(
-        default=None, description="Name of the registry's Kafka cluster. null for the only cluster."
-    )
-    timeout: float = Field(default=10.0, gt=0, description="Timeout of a request to the registry, in seconds.")
+    properties: dict[str, str] = Field(default_factory=dict)
+    cluster_name: str | None = None
 
     def registry(self) -> SchemaSource | None:
         """Return a client; None if no ``url`` is set, which is how a deployment without a registry is configured.
@@ -178,8 +155,8 @@ class Registry(BaseModel):
 
         try:
             if properties["url"].startswith(f"{SCHEME}:"):
-                return GlueSchemaRegistry(properties, self.timeout)
-            return SchemaRegistry(properties, self.timeout, cluster)
+                return GlueSchemaRegistry(properties)
+            return SchemaRegistry(properties, cluster=cluster)
         except ConfigurationError as error:
             raise own_variables(error, cluster) from None
 
@@ -192,7 +169,7 @@ class Spark(BaseModel):
     (``local[*]`` by default), with the jars of ``ivy.xml``.
     """
 
-    spark_config: dict[str, Any] = Field(default_factory=dict, description="Spark settings.")
+    spark_config: dict[str, Any] = Field(default_factory=dict)
     catalog: Catalog
     _session: Any = PrivateAttr(default=None)
 
