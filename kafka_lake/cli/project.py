@@ -113,14 +113,9 @@ def configured_catalog() -> Catalog:
 
 def documents_with_patterns() -> list[KafkaTopics | KafkaTopic]:
     """Return the documents of type KafkaTopics, and those of type KafkaTopic with a pattern of topics."""
-    from kafka_lake.cli.load_definitions import definitions, explained_errors
     from kafka_lake.orchestration import KafkaTopic, KafkaTopics
 
-    location = target()
-    if documents.read(location) is not None:
-        return []
-    with explained_errors(location):
-        tree = definitions(location).component_tree
+    with _component_tree() as tree:
         if tree is None:
             return []
         patterns = [document for document in tree.get_all_components(KafkaTopic) if document.pattern is not None]
@@ -129,15 +124,23 @@ def documents_with_patterns() -> list[KafkaTopics | KafkaTopic]:
 
 def documents_with_tables_by_value() -> list[KafkaTopic]:
     """Return the documents of topics whose values have tables."""
-    from kafka_lake.cli.load_definitions import definitions, explained_errors
     from kafka_lake.orchestration import documents_of_topics
+
+    with _component_tree() as tree:
+        return [] if tree is None else [found for found in documents_of_topics(tree) if found.tables_by is not None]
+
+
+@contextmanager
+def _component_tree() -> Iterator[Any]:
+    """Give the project's documents as components; None where no document has a pattern or tables by value."""
+    from kafka_lake.cli.load_definitions import definitions, explained_errors
 
     location = target()
     if documents.read(location) is not None:
-        return []
+        yield None
+        return
     with explained_errors(location):
-        tree = definitions(location).component_tree
-        return [] if tree is None else [found for found in documents_of_topics(tree) if found.tables_by is not None]
+        yield definitions(location).component_tree
 
 
 def split_topic(topic: str) -> tuple[str | None, str]:
