@@ -1,7 +1,7 @@
 """Describes topics by their newest records, and writes YAML documents for them."""
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,9 +61,13 @@ def discover(
     specs: Iterable[TopicTable],
     connections: Connections,
     count: int,
-    on_topic: Callable[[str], None] = lambda _: None,
+    on_topic: Callable[[str, int, int], None] = lambda *_: None,
 ) -> list[Discovered]:
-    """Describe topics by their brokers and their newest records."""
+    """Describe topics by their brokers and their newest records.
+
+    Args:
+        on_topic: Called with each topic, its number and their count.
+    """
     tables: dict[str, tuple[str, ...]] = {}
     cluster = connections.cluster.name
     for spec in (spec for spec in specs if spec.cluster == cluster):
@@ -75,8 +79,8 @@ def discover(
     schemas = Schemas(connections.registry)
     discovered = []
     with Sampler(connections.cluster) as sampler:
-        for topic, answer in answers.items():
-            on_topic(topic)
+        for number, (topic, answer) in enumerate(answers.items()):
+            on_topic(topic, number, len(answers))
             known = Discovered(topic, tables.get(topic, ()), cleanup_policy=policies.get(topic), cluster=cluster)
             try:
                 if isinstance(answer, KafkaLakeError):
@@ -165,15 +169,15 @@ def documents(found: Sequence[Discovered], specs: Iterable[TopicTable], folder: 
     return planned
 
 
-def write(planned: Iterable[Document]) -> None:
-    """Write documents. Existing files are never overwritten."""
-    for document in planned:
+def write(texts: Mapping[Path, str]) -> None:
+    """Write files. Existing ones are never overwritten."""
+    for path, text in texts.items():
         try:
-            document.path.parent.mkdir(parents=True, exist_ok=True)
-            with document.path.open("x", encoding="utf-8") as file:
-                file.write(document.text)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
         except OSError as error:
-            raise ConfigurationError(f"{document.path} can't be written: {error.strerror}.") from error
+            raise ConfigurationError(f"{path} can't be written: {error.strerror}.") from error
 
 
 def document(found: Discovered) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -63,12 +63,7 @@ def discover(
             bar.shown("Reading topics"),
         ):
             names = names or [name for name in connections.cluster.topics() if not name.startswith("_")]
-            numbers = {name: number for number, name in enumerate(names)}
-
-            def on_topic(topic: str, numbers: Mapping[str, int] = numbers) -> None:
-                bar.update(topic, completed=numbers[topic], total=len(numbers))
-
-            discovered += discover_topics(names, specs, connections=connections, count=sample, on_topic=on_topic)
+            discovered += discover_topics(names, specs, connections=connections, count=sample, on_topic=bar.update)
     output = Output(as_json)
     output.show(*discovered_blocks(discovered, all_columns=bool(topics)))
     if not discovered:
@@ -76,7 +71,7 @@ def discover(
     written: list[Document] = []
     if write_documents:
         written = documents(discovered, specs, into or project.defs_of_project())
-        write(written)
+        write({document.path: document.text for document in written})
         _register({document.topic for document in written}, discovered)
         output.lines(*written_lines(written))
     paths = {document.topic: str(document.path) for document in written}

@@ -6,8 +6,7 @@ import keyword
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
@@ -48,7 +47,7 @@ def init(
 
     Existing files are never overwritten.
     """
-    from kafka_lake.discovery.discover import documents
+    from kafka_lake.discovery.discover import documents, write
 
     path = folder.resolve()
     name = package_name(path.name, path)
@@ -69,7 +68,9 @@ def init(
             f"Nothing was written: {both[0]} would be both a topic's document and the cluster's.",
             "Leave the topic out, and write its document by hand in another folder below defs/.",
         )
-    _write({**texts, **planned})
+    write({**texts, **planned})
+    # Passwords will be in it.
+    (path / ".env").chmod(0o600)
     output = Output()
     output.show(*discovered_blocks(topics))
     output.lines(*_next_steps(folder, len(texts) + len(planned), topics))
@@ -118,25 +119,6 @@ def _check_absent(paths: Sequence[Path]) -> None:
             )
 
 
-def _write(texts: Mapping[Path, str]) -> None:
-    """Write all files, or none if one of them can't be written."""
-    with ExitStack() as cleanup:
-        for path, text in texts.items():
-            try:
-                for folder in reversed([parent for parent in path.parents if not parent.exists()]):
-                    folder.mkdir()
-                    cleanup.callback(folder.rmdir)
-                with path.open("x", encoding="utf-8") as file:
-                    cleanup.callback(path.unlink)
-                    # Passwords will be in it.
-                    if path.name == ".env":
-                        path.chmod(0o600)
-                    file.write(text)
-            except OSError as error:
-                raise ConfigurationError(f"Nothing was written: {path}: {error.strerror}.") from error
-        cleanup.pop_all()
-
-
 def _discover(topics: Sequence[str]) -> list[Discovered]:
     from kafka_lake.discovery.discover import discover
 
@@ -151,7 +133,7 @@ def _discover(topics: Sequence[str]) -> list[Discovered]:
             [],
             connections=connections,
             count=_SAMPLE,
-            on_topic=lambda topic: status.update(f"Reading topic {escape(topic)}"),
+            on_topic=lambda topic, *_: status.update(f"Reading topic {escape(topic)}"),
         )
 
 

@@ -336,12 +336,11 @@ def test_init_writes_no_password_and_nothing_of_the_environment(
     assert not (tmp_path / "shop_of_url").exists()
 
 
-def test_init_leaves_nothing_behind_when_a_file_can_not_be_written(tmp_path: Path) -> None:
+def test_init_names_what_can_not_be_written(tmp_path: Path) -> None:
     write(tmp_path, {"shop_of_file": "a file"})
     done = CliRunner().invoke(app, ["init", "shop_of_file"])
     assert done.exit_code == 1
-    assert isinstance(done.exception, SystemExit)
-    assert "Nothing was written" in done.output
+    assert "can't be written" in done.output.replace("\n", " ")
     (tmp_path / "shop_of_link").mkdir()
     (tmp_path / "shop_of_link" / ".gitignore").symlink_to(tmp_path / "gone")
     done = CliRunner().invoke(app, ["init", "shop_of_link"])

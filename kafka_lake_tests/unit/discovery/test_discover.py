@@ -7,7 +7,6 @@ import re
 import string
 import textwrap
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -408,7 +407,7 @@ def test_a_document_is_accepted_by_dagster_as_it_is_and_with_each_suggestion() -
     with warnings.catch_warnings(), create_defs_folder_sandbox() as sandbox:
         warnings.simplefilter("ignore", BetaWarning)
         (planned,) = documents([Discovered("shop.Orders", value=VALUES)], [], sandbox.defs_folder_path)
-        write([planned])
+        write({planned.path: planned.text})
         with sandbox.load_component_and_build_defs(planned.path.parent) as (component, _):
             assert isinstance(component, KafkaTopic)
             assert component.topic_table().identifier == tuple(planned.table.split("."))
@@ -517,14 +516,14 @@ def test_nothing_is_written_if_one_document_can_t_be(tmp_path: Path) -> None:
             documents([good, bad], specs, tmp_path)
     planned = documents([good], specs, tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["there"]
-    write(planned)
+    write({planned[0].path: planned[0].text})
     with pytest.raises(ConfigurationError, match=r"orders/defs\.yaml can't be written: File exists"):
-        write([replace(planned[0], text="other")])
+        write({planned[0].path: "other"})
     assert planned[0].path.read_text() == planned[0].text
     assert (tmp_path / "there" / "defs.yaml").read_text() == "mine"
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="Not a directory"):
-        write([replace(planned[0], path=tmp_path / "file" / "orders" / "defs.yaml")])
+        write({tmp_path / "file" / "orders" / "defs.yaml": ""})
 
 
 def shown(*found: Discovered, whole: bool = False) -> str:
