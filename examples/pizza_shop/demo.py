@@ -63,7 +63,7 @@ def run_demo(records: int, extras: Extras, ports: Ports, console: Console) -> No
     # With more runs, a warm Spark is faster.
     connect = (avro or extras.cdc or extras.many) and needs_connect(ports)
     check_free(ports.broker, *([ports.registry] if avro else []), ports.ui, *([ports.connect] if connect else []))
-    with interruptible(), Stack(ports, console.print, shared=True) as stack, ExitStack() as beside:
+    with interruptible(), Stack(ports, console.print) as stack, ExitStack() as beside:
         try:
             bootstrap = stack.start_broker()
             producer = _delivery_producer(bootstrap, stack.start_registry(), console) if avro else None

@@ -129,7 +129,7 @@ def many(bootstrap: str, count: int, seed: int, console: Console) -> Many:
         begins = topics.next_id(bootstrap, kitchen, lambda record: int(json.loads(record.value or b"")["id"]))
         _send(bootstrap, kitchen, generate_measurements(_MEASUREMENTS, kitchen, begins))
     (home() / MARK).touch()
-    matching_topics(console.print, refresh=True)
+    matching_topics(refresh=True)
     return Many(expected_content())
 
 

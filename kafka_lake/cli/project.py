@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafka_lake.cli import documents
 from kafka_lake.cli.find_project import Target, defs_folder, targets
-from kafka_lake.cli.output import note
 from kafka_lake.devstack.running import Ports
 from kafka_lake.errors import ConfigurationError, NoProjectError
 
@@ -155,23 +154,20 @@ def split_topic(topic: str) -> tuple[str | None, str]:
 
 @contextmanager
 def open_connections(
-    tell_user: Callable[[str], None] = note,
     with_broker: bool = True,
     with_catalog: bool = True,
     with_spark: bool = False,
     of_project: bool = True,
     cluster: str | None = None,
-    starts_broker: bool = False,
     only_metadata: bool = False,
 ) -> Iterator[Connections]:
     """Run the block with connections to the configured systems, and stop Spark after it.
 
     Each system that is needed is called once before the block, so that a command fails within seconds if one of them
-    is down. In the block, requests are retried as in any run. Commands that may start the broker may add records: after
-    their blocks, Dagster knows the partitions of the cluster's topics.
+    is down. In the block, requests are retried as in any run.
     """
     from kafka_lake.config.systems import Catalog, Registry, Spark, build_connections, of_cluster
-    from kafka_lake.devstack.running import embedded_broker_if_needed
+    from kafka_lake.devstack.running import check_embedded_broker
 
     resources = _project_resources() if of_project else {}
     catalog = _resource(resources, "catalog", Catalog)
@@ -180,30 +176,22 @@ def open_connections(
     spark = resources.get("spark")
     if not isinstance(spark, Spark):
         spark = Spark(spark_config={}, catalog=catalog)
-    servers = kafka.cluster().bootstrap_servers if kafka.names_brokers else None
-    broker = embedded_broker_if_needed(Ports.from_env(), tell_user, servers, starts=starts_broker)
-    with broker if with_broker else nullcontext(), ExitStack() as stack:
-        # Spark stops first: at its end, the local stack kills the remaining children.
-        try:
-            connections = build_connections(kafka, catalog if with_catalog else None, spark, registry)
-            if with_broker:
-                connections.cluster.check()
-            if only_metadata:
-                from kafka_lake.catalog.lake_catalog import metadata_by_fsspec
+    if with_broker:
+        check_embedded_broker(Ports.from_env(), kafka.cluster().bootstrap_servers if kafka.names_brokers else None)
+    with ExitStack() as stack:
+        stack.callback(spark.stop)
+        connections = build_connections(kafka, catalog if with_catalog else None, spark, registry)
+        if with_broker:
+            connections.cluster.check()
+        if only_metadata:
+            from kafka_lake.catalog.lake_catalog import metadata_by_fsspec
 
-                stack.enter_context(metadata_by_fsspec())
-            if with_catalog:
-                connections.catalog.check()
-            if with_spark:
-                spark.check()
-            yield connections
-            if starts_broker and of_project:
-                from kafka_lake.orchestration.partitions import register_topics
-
-                specs = [spec for spec in topics_if_any() if spec.cluster == kafka.cluster_name]
-                register_topics(specs, connections.cluster, tell_user)
-        finally:
-            spark.stop()
+            stack.enter_context(metadata_by_fsspec())
+        if with_catalog:
+            connections.catalog.check()
+        if with_spark:
+            spark.check()
+        yield connections
 
 
 def topics_if_any() -> list[TopicTable]:

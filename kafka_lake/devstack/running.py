@@ -5,8 +5,8 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -239,7 +239,7 @@ def _locked(file: BinaryIO, kind: int) -> bool:
 
 
 def is_embedded(ports: Ports, servers: str | None = None) -> bool:
-    """Return whether the embedded broker is the configured cluster. Arguments as for `embedded_broker_if_needed`."""
+    """Return whether the embedded broker is the configured cluster. Arguments as for `check_embedded_broker`."""
     from kafka_lake.kafka.auth.properties import properties_from_env
 
     if servers is None and names_broker():
@@ -247,26 +247,18 @@ def is_embedded(ports: Ports, servers: str | None = None) -> bool:
     return servers in (None, ports.broker.address)
 
 
-@contextmanager
-def embedded_broker_if_needed(
-    ports: Ports, tell_user: Callable[[str], None], servers: str | None = None, *, starts: bool
-) -> Iterator[None]:
-    """Run the block with a running embedded broker, if it is the configured cluster."""
+def check_embedded_broker(ports: Ports, servers: str | None = None) -> None:
+    """Check that the embedded broker runs, if it is the configured cluster.
+
+    Args:
+        servers: The addresses that a project names; None for those of the environment.
+    """
     if not is_embedded(ports, servers):
-        yield
         return
     if servers is None and not names_broker():
         use_broker(ports.broker.address)
-    if port_open(ports.broker.number):
-        yield
-        return
-    if not starts:
+    if not port_open(ports.broker.number):
         raise EmbeddedBrokerStoppedError(
             f"The embedded broker at {ports.broker.address} isn't running.",
             "`kafka-lake up` starts it. For your own brokers, set KAFKA_LAKE_BOOTSTRAP_SERVERS.",
         )
-    from kafka_lake.devstack.stack import Stack, interruptible
-
-    with interruptible(), Stack(ports, tell_user) as stack:
-        stack.start_broker()
-        yield

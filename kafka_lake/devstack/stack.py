@@ -76,20 +76,18 @@ class Stack:
     Args:
         ports: Where the servers listen, on 127.0.0.1 only.
         tell_user: Called with a line for the user when a server starts.
-        shared: Whether other commands use the servers, by the file of the running stack.
 
     Attributes:
         log_dir: Folder of the servers' logs.
         dagster_began: When Dagster was started, in seconds since the epoch.
     """
 
-    def __init__(self, ports: Ports, tell_user: Callable[[str], None], shared: bool = False) -> None:
+    def __init__(self, ports: Ports, tell_user: Callable[[str], None]) -> None:
         self.ports = ports
         self.log_dir = home() / "logs"
         self.dagster_began = 0.0
         self._tell_user = tell_user
-        self._shared = shared
-        self._file: RunningFile | None = None
+        self._file: RunningFile
         self._mark = uuid4().hex
         self._earlier: set[int] = set()
         self._supervision = Supervision(tell_user)
@@ -103,7 +101,7 @@ class Stack:
         self._ui_url = ""
 
     def __enter__(self) -> Self:
-        self._file = RunningFile() if self._shared else None
+        self._file = RunningFile()
         os.environ[_MARK] = self._mark
         self._earlier = {child.pid for child in psutil.Process().children()}
         ensure_home()
@@ -200,8 +198,6 @@ class Stack:
 
     def _update_file(self) -> None:
         """Update the file of the running stack."""
-        if self._file is None:
-            return
         self._pids = self._pids_now()
         self._file.write(
             Running(
@@ -227,8 +223,7 @@ class Stack:
         """Stop the servers, the last one first, then kill remaining processes. Signals are ignored meanwhile."""
         before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
         try:
-            if self._file is not None:
-                self._file.remove()
+            self._file.remove()
             self._supervision.stop()
             self._sockets.close()
         finally:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from kafka_lake.common.offsets import Watermarks
-from kafka_lake.errors import KafkaLakeError
 from kafka_lake.orchestration.keys import partition_key, work_name
 from kafka_lake.orchestration.runs import dagster_at_hand
 from kafka_lake.spec.topic_table import TopicTable
@@ -56,29 +55,12 @@ def register_topics(specs: Iterable[TopicTable], cluster: KafkaCluster, tell_use
     by_topic = {spec.topic: spec for spec in specs}
     try:
         answers = cluster.watermarks(by_topic)
-    except KafkaLakeError as error:
-        tell_user(_not_registered(error))
-        return
-    found = [(by_topic[t], answer.partitions) for t, answer in answers.items() if isinstance(answer, Watermarks)]
-    _register([(work_name(spec), numbers, partial(partition_key, spec)) for spec, numbers in found], tell_user)
-
-
-def register(partitions: Mapping[str, Iterable[int]], tell_user: Callable[[str], None]) -> None:
-    """Register partitions with the Dagster of ``DAGSTER_HOME``, or with that of this deployment's folder."""
-    _register([(topic, numbers, str) for topic, numbers in partitions.items()], tell_user)
-
-
-def _register(
-    topics: Iterable[tuple[str, Iterable[int], Callable[[int], str]]], tell_user: Callable[[str], None]
-) -> None:
-    try:
         with dagster_at_hand() as instance:
-            for topic, numbers, key in topics:
-                register_partitions(instance, topic, numbers, key)
+            for topic, answer in answers.items():
+                if isinstance(answer, Watermarks):
+                    spec = by_topic[topic]
+                    key = partial(partition_key, spec)
+                    register_partitions(instance, work_name(spec), answer.partitions, key)
     except Exception as error:
-        # Whatever Dagster's storage may be, and whatever it may lack: the command has done its work.
-        tell_user(_not_registered(error))
-
-
-def _not_registered(error: Exception) -> str:
-    return f"Dagster doesn't know the topics' partitions yet; its sensor registers them when it runs. {error}"
+        # Whatever Dagster's storage may be, and whatever it may lack.
+        tell_user(f"Dagster doesn't know the topics' partitions yet; its sensor registers them when it runs. {error}")

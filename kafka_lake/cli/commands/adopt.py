@@ -53,7 +53,7 @@ def adopt(
     source = source_of(from_kafka_connect, from_offsets)
     spec = spec_of(project.topic_tables(topic), table)
     output = Output(as_json)
-    with project.open_connections(with_spark=yes or sample > 0, cluster=spec.cluster, starts_broker=yes) as connections:
+    with project.open_connections(with_spark=yes or sample > 0, cluster=spec.cluster) as connections:
         with working(f"Planning where {table} resumes"):
             adoption = plan_adoption(spec, connections, source)
             effect = preview(spec, connections, sample) if sample else None

@@ -55,9 +55,7 @@ def dead_letters(
 
     specs = project.topic_tables(topic)
     output, documents = Output(as_json), list[dict[str, Any]]()
-    with project.open_connections(
-        with_broker=replay, with_spark=replay, cluster=specs[0].cluster, starts_broker=replay
-    ) as connections:
+    with project.open_connections(with_broker=replay, with_spark=replay, cluster=specs[0].cluster) as connections:
         for spec in chain.from_iterable(topic_spec.tables for topic_spec in specs):
             if replay:
                 with run_progress(topic) as observer:

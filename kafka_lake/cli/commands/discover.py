@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from kafka_lake.cli import project
 from kafka_lake.cli.arguments import AsJson
-from kafka_lake.cli.output import Output, WideTable, note
+from kafka_lake.cli.output import Output, WideTable
 from kafka_lake.cli.progress import Bar
 from kafka_lake.common.text import counted, printable
 from kafka_lake.errors import ConfigurationError
@@ -72,7 +72,6 @@ def discover(
     if write_documents:
         written = documents(discovered, specs, into or project.defs_of_project())
         write({document.path: document.text for document in written})
-        _register({document.topic for document in written}, discovered)
         output.lines(*written_lines(written))
     paths = {document.topic: str(document.path) for document in written}
     output.json([{**asdict(topic), "written": paths.get(topic.full_topic)} for topic in discovered])
@@ -88,15 +87,6 @@ def _by_cluster(topics: Sequence[str]) -> list[tuple[str | None, list[str]]]:
     for cluster, topic in map(project.split_topic, dict.fromkeys(topics)):
         by_cluster.setdefault(cluster, []).append(topic)
     return list(by_cluster.items())
-
-
-def _register(topics: Collection[str], discovered: Sequence[Discovered]) -> None:
-    """Register the partitions of topics with Dagster."""
-    from kafka_lake.orchestration.partitions import register
-
-    partitions = {topic.full_topic: range(topic.partitions) for topic in discovered if topic.full_topic in topics}
-    if partitions:
-        register(partitions, note)
 
 
 def discovered_blocks(topics: Sequence[Discovered], all_columns: bool = False) -> list[RenderableType]:

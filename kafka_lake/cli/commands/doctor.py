@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,11 +15,11 @@ from rich.table import Table
 
 from kafka_lake.cli import project
 from kafka_lake.cli.arguments import AsJson
-from kafka_lake.cli.output import Output, note, working
+from kafka_lake.cli.output import Output, working
 from kafka_lake.common import environment
 from kafka_lake.common.environment import KAFKA, REGISTRY, own_prefix
 from kafka_lake.common.text import counted
-from kafka_lake.devstack.running import Ports
+from kafka_lake.devstack.running import Ports, check_embedded_broker
 from kafka_lake.engine.jars import ensure_jars, jars_root
 from kafka_lake.engine.java import find_java
 from kafka_lake.errors import EmbeddedBrokerStoppedError, KafkaLakeError
@@ -40,16 +40,8 @@ def doctor(as_json: AsJson = False) -> None:
 
     Exit code 1 if a check fails.
     """
-    from kafka_lake.devstack.running import embedded_broker_if_needed
-
-    ports = Ports.from_env()
     with working("Checking") as status:
-        results = check_all(
-            lambda: embedded_broker_if_needed(ports, note, starts=False),
-            status.update,
-            clusters=project.configured_clusters,
-            catalog=project.configured_catalog,
-        )
+        results = check_all(status.update, clusters=project.configured_clusters, catalog=project.configured_catalog)
     output = Output(as_json)
     output.json([asdict(result) for result in results])
     output.show(_results_table(results))
@@ -75,7 +67,6 @@ class CheckResult:
 
 
 def check_all(
-    open_broker: Callable[[], AbstractContextManager[None]],
     tell_user: Callable[[str], None],
     clusters: Callable[[], Mapping[str | None, Cluster]] = lambda: {},
     catalog: Callable[[], Catalog] | None = None,
@@ -90,12 +81,13 @@ def check_all(
         lake = catalog() if catalog else Catalog()
     except Exception as error:
         failed = _failed("Project", error, "Correct the project's definitions; `dg check defs` loads them too.")
-        return [failed, *check_all(open_broker, tell_user)]
+        return [failed, *check_all(tell_user)]
 
     def brokers() -> str:
         try:
-            with nullcontext() if kafka.names_brokers else open_broker():
-                return check_brokers(kafka)
+            if not kafka.names_brokers:
+                check_embedded_broker(Ports.from_env())
+            return check_brokers(kafka)
         except EmbeddedBrokerStoppedError as stopped:
             # `kafka-lake up` starts it.
             return str(stopped)

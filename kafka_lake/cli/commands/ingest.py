@@ -14,7 +14,7 @@ def ingest(topic: Topic) -> None:
     from kafka_lake.ingest import run
 
     specs = project.topic_tables(topic)
-    with project.open_connections(with_spark=True, cluster=specs[0].cluster, starts_broker=True) as connections:
+    with project.open_connections(with_spark=True, cluster=specs[0].cluster) as connections:
         for spec in specs:
             status = collect([spec], connections.cluster, connections.catalog)[0]
             with run_progress(topic, backlog=status.lag) as observer:

@@ -36,7 +36,7 @@ def replay(
     specs = project.topic_tables(topic)
     if not (start or end or chosen or yes):
         confirm(f"Read all of topic {topic} again?")
-    with project.open_connections(with_spark=True, cluster=specs[0].cluster, starts_broker=True) as connections:
+    with project.open_connections(with_spark=True, cluster=specs[0].cluster) as connections:
         for spec in specs:
             with run_progress(topic) as observer:
                 report = run.replay(

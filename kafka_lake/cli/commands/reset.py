@@ -42,7 +42,7 @@ def reset(
 
     chosen = parse_partitions(partitions)
     specs, output = project.topic_tables(topic), Output(as_json)
-    with project.open_connections(with_spark=True, cluster=specs[0].cluster, starts_broker=True) as connections:
+    with project.open_connections(with_spark=True, cluster=specs[0].cluster) as connections:
         due, documents = [], list[TableReset]()
         for spec in chain.from_iterable(topic_spec.tables for topic_spec in specs):
             plan = run.plan_reset(spec, connections, to, chosen)

@@ -34,7 +34,7 @@ def create(topic: Topic, partitions: Annotated[int, typer.Option(min=1, help="Nu
     from kafka_lake.kafka import topics
 
     cluster, name = project.split_topic(topic)
-    with project.open_connections(with_catalog=False, cluster=cluster, starts_broker=True) as connections:
+    with project.open_connections(with_catalog=False, cluster=cluster) as connections:
         created = topics.create_topic(connections.cluster, name, partitions)
     Output().lines(f"Topic {topic} {'created' if created else 'already exists'}.")
 
@@ -56,7 +56,7 @@ def produce(
     cluster, name = project.split_topic(topic)
     with (
         _opened(file) as lines,
-        project.open_connections(with_catalog=False, cluster=cluster, starts_broker=True) as connections,
+        project.open_connections(with_catalog=False, cluster=cluster) as connections,
     ):
         count = topics.produce(connections.cluster, name, records_of(lines, key_field))
     Output().lines(f"{counted(count, 'record')} produced to topic {topic}.")

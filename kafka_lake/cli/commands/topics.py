@@ -12,7 +12,7 @@ from rich.table import Table
 
 from kafka_lake.cli import project
 from kafka_lake.cli.arguments import AsJson
-from kafka_lake.cli.output import Output, note
+from kafka_lake.cli.output import Output
 from kafka_lake.common.text import counted
 from kafka_lake.errors import ConfigurationError, KafkaLakeError
 
@@ -32,7 +32,7 @@ def list_topics(as_json: AsJson = False) -> None:
 
     Also shows the tables of topics with tables_by.
     """
-    topics, values = matching_topics(note), tables_by_value(note)
+    topics, values = matching_topics(), tables_by_value()
     output = Output(as_json)
     output.json([*map(asdict, topics), *map(asdict, values)])
     output.show(*_tables(topics, values))
@@ -44,8 +44,8 @@ def refresh(as_json: AsJson = False) -> None:
 
     Deleted topics lose their assets; their tables stay. Tables of tables_by are read from the catalog.
     """
-    topics = [topic for topic in matching_topics(note, refresh=True) if topic.state != "known"]
-    values = [value for value in tables_by_value(note, refresh=True) if value.state != "known"]
+    topics = [topic for topic in matching_topics(refresh=True) if topic.state != "known"]
+    values = [value for value in tables_by_value(refresh=True) if value.state != "known"]
     output = Output(as_json)
     output.json([*map(asdict, topics), *map(asdict, values)])
     if not topics and not values:
@@ -82,7 +82,7 @@ class ValueTable:
     state: str
 
 
-def matching_topics(tell_user: Callable[[str], None], refresh: bool = False) -> list[MatchingTopic]:
+def matching_topics(refresh: bool = False) -> list[MatchingTopic]:
     """Return the topics of each document with a pattern, compared with its cluster."""
     documents = project.documents_with_patterns()
     if not documents and not project.documents_with_tables_by_value():
@@ -91,10 +91,10 @@ def matching_topics(tell_user: Callable[[str], None], refresh: bool = False) -> 
             "Add a YAML document of type kafka_lake.KafkaTopics to defs/; docs/many-topics.md has one. Or set "
             "topics: to a pattern, or tables_by:, as in docs/many-tables.md.",
         )
-    return [topic for document in documents for topic in _compared(document, tell_user, refresh)]
+    return [topic for document in documents for topic in _compared(document, refresh)]
 
 
-def tables_by_value(tell_user: Callable[[str], None], refresh: bool = False) -> list[ValueTable]:
+def tables_by_value(refresh: bool = False) -> list[ValueTable]:
     """Return the tables of values, and whether the definitions have them."""
     from kafka_lake.orchestration.components.base import cache_routes
     from kafka_lake.routing.by_value import knowing
@@ -103,7 +103,7 @@ def tables_by_value(tell_user: Callable[[str], None], refresh: bool = False) -> 
     if not documents:
         return []
     tables: list[ValueTable] = []
-    with project.open_connections(tell_user, with_broker=False) as connections:
+    with project.open_connections(with_broker=False) as connections:
         for document in documents:
             spec = document.topic_table()
             table = connections.catalog.table(spec.identifier)
@@ -133,7 +133,7 @@ def refresh_unknown(tell_user: Callable[[str], None]) -> None:
         for document in project.documents_with_patterns():
             if document.is_known:
                 continue
-            new = _compared(document, tell_user, refresh=True)
+            new = _compared(document, refresh=True)
             tables = f"for {document.full_table}" if isinstance(document, KafkaTopic) else "with a table each"
             found = f"{counted(len(new), 'matching topic')}, {tables}."
             tell_user(f"{document.shown}: {found if new else 'no topic matches. The sensor reports new ones.'}")
@@ -141,12 +141,10 @@ def refresh_unknown(tell_user: Callable[[str], None]) -> None:
         tell_user(str(error))
 
 
-def _compared(
-    document: KafkaTopics | KafkaTopic, tell_user: Callable[[str], None], refresh: bool
-) -> list[MatchingTopic]:
+def _compared(document: KafkaTopics | KafkaTopic, refresh: bool) -> list[MatchingTopic]:
     from kafka_lake.orchestration import KafkaTopic
 
-    with project.open_connections(tell_user, with_catalog=False, cluster=document.cluster) as connections:
+    with project.open_connections(with_catalog=False, cluster=document.cluster) as connections:
         names = connections.cluster.topics()
         known, new, gone = document.known(), document.new(names), set(document.gone(names))
         if refresh:

@@ -55,7 +55,7 @@ def stay_up(
     check_alone()
     connect = needs_connect(ports)
     check_free(*([ports.broker, ports.registry] if demo else []), ports.ui, *([ports.connect] if connect else []))
-    with interruptible(), Stack(ports, tell_user, shared=True) as stack, _announce_stop(tell_user):
+    with interruptible(), Stack(ports, tell_user) as stack, _announce_stop(tell_user):
         tasks = demo(stack) if demo else []
         if s3:
             stack.start_object_store()

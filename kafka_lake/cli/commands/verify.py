@@ -35,7 +35,7 @@ def verify(
     topic = find_topic(project.topic_tables(), table)
     output, bar = Output(as_json), Bar(as_json)
     with (
-        project.open_connections(cluster=topic.cluster, starts_broker=True) as connections,
+        project.open_connections(cluster=topic.cluster) as connections,
         bar.shown(f"Verifying {table}"),
     ):
         spec = find_table(topic, table, connections.catalog)

@@ -1,7 +1,6 @@
 """What `kafka-lake doctor` finds out about a REST catalog: whether it refuses stale commits."""
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 
 import pytest
 from pyiceberg.schema import Schema
@@ -40,12 +39,13 @@ def examine(store: EmbeddedObjectStore, server: Requests, monkeypatch: pytest.Mo
     for part in ("check_java", "check_jars", "check_brokers", "check_warehouse", "check_spark"):
         monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
     monkeypatch.delenv("KAFKA_LAKE_SCHEMA_REGISTRY_URL", raising=False)
+    monkeypatch.setenv("KAFKA_LAKE_BOOTSTRAP_SERVERS", "127.0.0.1:9")
     for key, value in {**store.catalog_properties(), "uri": server.uri}.items():
         name = key.replace(".", "__").replace("-", "_").upper()
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
 
     def examined() -> CheckResult:
-        found = {check.part: check for check in doctor.check_all(nullcontext, lambda _: None)}
+        found = {check.part: check for check in doctor.check_all(lambda _: None)}
         return found["Catalog"]
 
     return examined

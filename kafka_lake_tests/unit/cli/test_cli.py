@@ -87,11 +87,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def at_hand(*_arguments: object, **_settings: object) -> Iterator[None]:
-        yield
-
-    monkeypatch.setattr(running, "embedded_broker_if_needed", at_hand)
+    monkeypatch.setattr(running, "check_embedded_broker", lambda *_: None)
     monkeypatch.setattr(KafkaCluster, "check", lambda _: None)
 
 
@@ -506,7 +502,7 @@ def test_systems_are_as_the_definitions_say_and_spark_is_stopped(monkeypatch: py
     monkeypatch.setattr(kafka_lake.definitions, "defs", dg.Definitions(resources=resources))
 
     def use() -> NoReturn:
-        with kafka_lake.cli.project.open_connections(print, with_broker=False) as connections:
+        with kafka_lake.cli.project.open_connections(with_broker=False) as connections:
             assert connections.kafka_options["kafka.isolation.level"] == "read_uncommitted"
             assert connections.retry.attempts == 2
             assert not stopped
@@ -515,31 +511,6 @@ def test_systems_are_as_the_definitions_say_and_spark_is_stopped(monkeypatch: py
     with pytest.raises(KeyboardInterrupt):
         use()
     assert stopped == [True]
-
-
-def test_spark_ends_before_the_local_stack_kills_what_was_started_in_its_block(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ended: list[str] = []
-
-    class Spark(SparkResource):
-        def stop(self) -> None:
-            ended.append("spark")
-
-    @contextmanager
-    def local_stack(*_arguments: object, **_settings: object) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            ended.append("stack")
-
-    monkeypatch.setattr(running, "embedded_broker_if_needed", local_stack)
-    monkeypatch.setattr(KafkaCluster, "check", lambda _: None)
-    resources = {"kafka": KafkaResource(), "spark": Spark(spark_config={}, catalog=CatalogResource())}
-    monkeypatch.setattr(kafka_lake.definitions, "defs", dg.Definitions(resources=resources))
-    with kafka_lake.cli.project.open_connections(print, with_catalog=False):
-        assert not ended
-    assert ended == ["spark", "stack"]
 
 
 def broken_project(monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[str, str]) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
@@ -146,23 +145,16 @@ def test_the_doctor_examines_the_projects_catalog(tmp_path: Path, monkeypatch: p
     for part in ("check_java", "check_jars", "check_spark"):
         monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
 
-    def no_brokers() -> SimpleNamespace:
-        raise ConfigurationError("None here.")
-
     found = {
         check.part: check
-        for check in doctor.check_all(
-            no_brokers, lambda _: None, clusters=configured_clusters, catalog=configured_catalog
-        )
+        for check in doctor.check_all(lambda _: None, clusters=configured_clusters, catalog=configured_catalog)
     }
     assert found["Warehouse"].message == f"file://{tmp_path}/warehouse is writable"
     assert (tmp_path / "mine.db").is_file()
     assert not (tmp_path / "home" / "catalog.db").exists()
 
 
-def test_brokers_that_a_document_names_are_asked_and_none_is_started(
-    document: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_doctor_asks_the_brokers_that_a_document_names(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KAFKA_LAKE_BOOTSTRAP_SERVERS", raising=False)
     nowhere = "127.0.0.1:9"
     document.write_text(
@@ -171,27 +163,20 @@ def test_brokers_that_a_document_names_are_asked_and_none_is_started(
     )
     for part in ("check_java", "check_jars", "check_spark"):
         monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
-    monkeypatch.setattr(Stack, "start_broker", lambda _: pytest.fail("a broker is started"))
     monkeypatch.setattr(doctor, "check_brokers", lambda kafka: f"asked {kafka.properties['bootstrap.servers']}")
     monkeypatch.setattr(doctor, "check_registry", lambda registry: f"asked {registry.properties['url']}")
 
-    def started() -> None:
-        pytest.fail("a broker is started")
-
-    found = {check.part: check for check in doctor.check_all(started, lambda _: None, clusters=configured_clusters)}
+    found = {check.part: check for check in doctor.check_all(lambda _: None, clusters=configured_clusters)}
     assert found["Brokers"].message == f"asked {nowhere}"
     assert found["Schema registry"].message == f"asked http://{nowhere}"
 
 
-def test_a_command_starts_no_broker_beside_the_one_that_a_document_names(
-    document: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_asks_the_broker_that_a_document_names(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KAFKA_LAKE_BOOTSTRAP_SERVERS", raising=False)
     document.write_text(document.read_text() + "  kafka_properties: {bootstrap.servers: 'elsewhere:9'}\n")
-    monkeypatch.setattr(Stack, "start_broker", lambda _: pytest.fail("a broker is started"))
     asked: list[str] = []
     monkeypatch.setattr(KafkaCluster, "check", lambda cluster: asked.append(cluster.bootstrap_servers))
-    with open_connections(lambda _: None, with_catalog=False):
+    with open_connections(with_catalog=False):
         pass
     assert asked == ["elsewhere:9"]
 
@@ -208,11 +193,13 @@ def test_a_command_starts_no_broker_beside_the_one_that_a_document_names(
         ("topics", "refresh"),
         ("schema", "orders"),
         ("init", "new", "--topic", "orders"),
+        ("ingest", "orders"),
+        ("topic", "create", "orders"),
         ("adopt", "shop.orders", "--topic", "orders", "--from-offsets", "0:1"),
     ],
     ids=" ".join,
 )
-def test_command_that_asks_starts_no_broker(
+def test_command_without_the_embedded_broker_names_it(
     document: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     port = free_port()
@@ -227,7 +214,6 @@ def test_command_that_asks_starts_no_broker(
         (document.parent.parent / name / "defs.yaml").write_text(text)
     for part in ("check_java", "check_jars", "check_spark"):
         monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
-    monkeypatch.setattr(Stack, "start_broker", lambda _: pytest.fail("a broker is started"))
     monkeypatch.setattr(output, "out", Console(width=400))
     done = CliRunner(env={"COLUMNS": "400"}).invoke(app, command)
     assert done.exit_code == (0 if command == ("doctor",) else 1), done.output

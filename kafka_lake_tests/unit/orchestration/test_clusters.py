@@ -3,7 +3,7 @@
 import json
 import textwrap
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -280,22 +280,17 @@ def test_the_job_replays_the_topics_of_its_own_cluster(monkeypatch: pytest.Monke
 
 
 def test_partitions_are_registered_by_the_full_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    registered: dict[str, list[str]] = {}
-
-    def register(found: Any, _: object) -> None:
-        for name, partitions, key in found:
-            registered.setdefault(name, []).extend(map(key, partitions))
-
-    monkeypatch.setattr(register_partitions, "_register", register)
+    instance = dg.DagsterInstance.ephemeral()
+    monkeypatch.setattr(register_partitions, "dagster_at_hand", lambda: nullcontext(instance))
     cluster: Any = SimpleNamespace(
         watermarks=lambda names: {n: Watermarks(TopicIdentity("c", "t", n), {0: 0}, {0: 9, 1: 2}) for n in names}
     )
     register_partitions.register_topics([EU], cluster, print)
-    assert registered == {"eu/orders": ["0", "1"]}
-    registered.clear()
+    assert instance.get_dynamic_partitions("kafka/eu/orders") == ["0", "1"]
     shared = TopicTable("a", table="both", cluster="eu", topics=("a", "b...c"))
     register_partitions.register_topics(shared.each_topic, cluster, print)
-    assert registered == {"lake/both/topics": ["a/0", "a/1", "b%2E%2E%2Ec/0", "b%2E%2E%2Ec/1"]}
+    keys = ["a/0", "a/1", "b%2E%2E%2Ec/0", "b%2E%2E%2Ec/1"]
+    assert instance.get_dynamic_partitions("kafka/lake/both/topics") == keys
 
 
 @pytest.fixture
@@ -324,15 +319,15 @@ def test_a_command_takes_a_topic_with_its_clusters_name() -> None:
 @pytest.mark.usefixtures("project")
 def test_a_command_asks_the_cluster_that_is_named() -> None:
     at_hand = kafka_lake.cli.project.open_connections
-    with at_hand(print, with_broker=False, with_catalog=False, cluster="us") as connections:
+    with at_hand(with_broker=False, with_catalog=False, cluster="us") as connections:
         assert connections.cluster.bootstrap_servers == "us:9092"
         assert connections.kafka_options["kafka.bootstrap.servers"] == "us:9092"
     with pytest.raises(
         ConfigurationError, match=r"No Kafka cluster of this project has the name asia. Name one of eu, us."
     ):
-        at_hand(print, cluster="asia").__enter__()
+        at_hand(cluster="asia").__enter__()
     with pytest.raises(ConfigurationError, match=r"several Kafka clusters: eu, us.*as in eu/orders"):
-        at_hand(print).__enter__()
+        at_hand().__enter__()
 
 
 @pytest.mark.usefixtures("project")
@@ -377,14 +372,7 @@ def test_the_doctor_examines_each_cluster(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(doctor, part, lambda *_: "not examined here")
     monkeypatch.setattr(doctor, "check_brokers", lambda resource: resource.cluster().bootstrap_servers)
 
-    @contextmanager
-    def untouched() -> Iterator[None]:
-        raise AssertionError("no cluster here is the environment's")
-        yield
-
-    found = {
-        check.part: check for check in doctor.check_all(untouched, print, kafka_lake.cli.project.configured_clusters)
-    }
+    found = {check.part: check for check in doctor.check_all(print, kafka_lake.cli.project.configured_clusters)}
     assert (found["Brokers eu"].message, found["Brokers us"].message) == ("eu:9092", "us:9092")
     assert found["Schema registry eu"].passed
     assert "KAFKA_LAKE_REGISTRY__US__URL" in found["Schema registry us"].remedy
@@ -393,7 +381,7 @@ def test_the_doctor_examines_each_cluster(monkeypatch: pytest.MonkeyPatch) -> No
     def broken() -> dict[str | None, tuple[KafkaResource, RegistryResource]]:
         raise ConfigurationError("Topic orders names no Kafka cluster.", "Add one.")
 
-    ill = doctor.check_all(lambda: untouched(), print, broken)[0]
+    ill = doctor.check_all(print, broken)[0]
     assert (ill.part, ill.message, ill.remedy) == ("Project", "Topic orders names no Kafka cluster.", "Add one.")
 
 
