@@ -242,7 +242,7 @@ def run_cdc_chaos(
         for name, write in (("state", "upsert"), ("versions", "history")):
             spec = TopicTable(
                 topic, "chaos", name, schema=DECLARED, write=write, envelope="debezium",
-                max_records_per_commit=2_000,
+                max_records_per_commit=10_000,
             )  # fmt: skip
             traffic.topics[name] = Captured(spec)
         topics = [*traffic.topics.values()]

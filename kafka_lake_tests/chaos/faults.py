@@ -137,6 +137,11 @@ class Chaos:
     def any_table(self, topic: Topic) -> tuple[str, str]:
         return self.chance.choice(topic.spec.tables).identifier
 
+    def until_halted(self, run: Run, step: str) -> None:
+        """Wait until a run has halted at a step, or has ended: not every table has every step."""
+        seconds = _STARTUP + self.run_seconds
+        wait_for(lambda: run.halted() or not run.alive(), seconds, f"run {run.run_id} to halt at {step}")
+
     def until_writing(self, run: Run) -> bool:
         """Wait until a run has planned, and a random moment more; return whether it is still there."""
         wait_for(lambda: run.passed("planned") or not run.alive(), _STARTUP, f"run {run.run_id} to plan")
@@ -181,7 +186,7 @@ class Chaos:
         """Stop a run at a named step, let another overtake it, and wake it again."""
         topic = self.any_topic()
         first = self.start(topic, stop_at=step)
-        wait_for(lambda: first.halted() or not first.alive(), _STARTUP, f"run {first.run_id} to halt at {step}")
+        self.until_halted(first, step)
         if self.chance.random() < 0.5:
             self.world.traffic.burst(topic)
         second = self.start(topic, "second-home")
@@ -195,7 +200,7 @@ class Chaos:
         topic = self.any_topic()
         runs = [self.start(topic, home, stop_at=step) for home in ("home", "second-home")]
         for run in runs:
-            wait_for(lambda run=run: run.halted() or not run.alive(), _STARTUP, "both runs to halt")  # type: ignore[misc]
+            self.until_halted(run, step)
         for run in runs:
             self.world.resume(run)
         for run in runs:
@@ -255,7 +260,7 @@ class Chaos:
         self.world.traffic.burst(topic)
         step = self.chance.choice(_BEFORE_PUBLICATION)
         run = self.start(topic, stop_at=step)
-        wait_for(lambda: run.halted() or not run.alive(), _STARTUP, f"run {run.run_id} to halt at {step}")
+        self.until_halted(run, step)
         table = self.world.catalog().table(self.any_table(topic))
         assert table is not None
         # Not to where main never was: the middle of a replacement.
@@ -344,7 +349,7 @@ class Chaos:
     def reporting_fails(self) -> None:
         """Let the catalog refuse requests once a run's rows are visible: the run must not fail by that."""
         run = self.start(self.any_topic(), stop_at="table published")
-        wait_for(lambda: run.halted() or not run.alive(), _STARTUP, f"run {run.run_id} to publish")
+        self.until_halted(run, "table published")
         self.world.proxy.arm(Fault(FAIL, "request", self.chance.randint(1, 3), self.chance.choice([0, 500, 503])))
         try:
             self.world.resume(run)

@@ -65,6 +65,8 @@ def strike(
             faults[name]()
         except TimeoutError as error:
             hung.append(f"during {name}: {error}")
+            for run in chaos.world.runs:
+                run.kill()
         chaos.tally.injected[name] = chaos.tally.injected.get(name, 0) + 1
         watch.look(chaos.world.traffic.topics)
         chaos.world.tell_user(f"{done + 1:4} {name} ({time.monotonic() - began:.1f} s)")
