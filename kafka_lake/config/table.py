@@ -31,6 +31,7 @@ from kafka_lake.spec.settings import (
     is_template,
     one_of,
 )
+from kafka_lake.spec.sql_text import changing
 from kafka_lake.spec.topic_table import TABLE_NAME, RouteByKind, When
 
 
@@ -71,6 +72,8 @@ class Where(Settings):
             yield ("equals",), needed or f"has no effect with {kinds[0].rstrip('_')}:. Remove it"
         elif self.field is not None and not is_field(self.field):
             yield ("field",), f"{self.field!r} can't name a field here. Write source.table for nested ones, or use sql:"
+        elif self.sql is not None and (name := changing(self.sql)):
+            yield ("sql",), f"{name} gives other values each time, so that a record could be in no table. Remove it"
 
     def when(self) -> When:
         """Return the condition as the pipeline takes it."""

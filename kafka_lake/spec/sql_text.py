@@ -79,6 +79,14 @@ ALLOWED = frozenset(
 )
 """Functions that conditions may call."""
 
+_CHANGING = re.compile(
+    r"""
+      \b(curdate|monotonically_increasing_id|now|randn?|random|randstr|shuffle|spark_partition_id|uniform|uuid)[ ][(]
+    | \b(current_date|current_time|current_timestamp|localtimestamp)\b
+    | \b(unix_timestamp)[ ][(][ ][)]
+    """,
+    re.VERBOSE,
+)
 # In a query, also what names a function or a table by an expression.
 _NOT_IN_QUERIES = frozenset({"identifier", *(name for names in REFUSED for name in names.split())})
 # Words of the language, which may stand before a bracket and call nothing.
@@ -124,6 +132,17 @@ def unsafe_condition(text: str) -> str:
     if not problem:
         problem = _calls(tokens) or _subquery(tokens)
     return problem or _tree_problem(text)
+
+
+def changing(text: str) -> str:
+    """Return the function of a condition that gives other values each time; empty if there is none.
+
+    >>> changing("rand() < 0.1"), changing("timestamp > CURRENT_DATE"), changing("`now` = 'now'")
+    ('rand', 'current_date', '')
+    """
+    tokens, _ = _tokens(text)
+    found = _CHANGING.search(" ".join(token.text.lower() for token in tokens if token.kind in ("word", "sign")))
+    return next(filter(None, found.groups())) if found else ""
 
 
 def unsafe_query(text: str) -> str:

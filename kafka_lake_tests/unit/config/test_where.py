@@ -44,6 +44,8 @@ def test_a_condition_arrives(where: str, when: When) -> None:
         ("{field: a, header: b, equals: a}", "where: has field and header of field:, header:, schema: and sql:"),
         ("{sql: ''}", "where: sql: Value should have at least 1 item"),
         ("{sql: 'true', equals: a}", "where: equals: has no effect with sql:. Remove it"),
+        ("{sql: rand() < 0.5}", "where: sql: rand gives other values each time"),
+        ("{sql: timestamp > current_timestamp - interval 1 day}", "where: sql: current_timestamp gives other values"),
         ("{schema: a, equals: a}", "where: equals: has no effect with schema:"),
         ("{schema: []}", "where: schema: Value should have at least 1 item"),
         ("{schema: 7}", "where: schema: YAML reads this value as the number 7"),
