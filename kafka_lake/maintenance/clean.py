@@ -94,7 +94,7 @@ def orphan_files(table: Table, catalog: LakeCatalog, older_than_seconds: float) 
         return []
     # A renamed table leaves its files where they were, and a copy of a table refers to files here.
     tables = [table, *(other for other in catalog.tables() if other.name() != table.name())]
-    # A live run's branch is older than its files.
+    # A live run's branch is older than the files that Spark writes. Arrow's come before it: their age protects them.
     limit = min([limit, *(created for one in tables for created, _ in staging_branches(one).values())])
     orphans, seen = {path for path, written in old.items() if written < limit}, set[str]()
     for one in tables:

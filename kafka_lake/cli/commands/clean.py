@@ -26,8 +26,8 @@ def clean(
 ) -> None:
     """List the branches and files that killed runs left behind; --yes removes them.
 
-    The files belong to no snapshot. New files and branches are kept, since a run may still be writing them. Use 0s only
-    while nothing writes to the tables.
+    The files belong to no snapshot. New files and branches are kept, since a run may still be writing them. Use an age
+    that is shorter than a commit takes only while nothing writes to the tables.
     """
     from kafka_lake.maintenance import clean as cleaning
     from kafka_lake.spec.topic_table import once_each
