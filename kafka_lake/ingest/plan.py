@@ -174,8 +174,7 @@ def backlog(
     losses = []
     for partition, offset in sorted(known.items()):
         if partitions is not None and partition not in partitions:
-            # Not chosen: stays at its position, or at the start of its log.
-            at[partition] = position.offsets.get(partition, now.low.get(partition, 0))
+            # Not chosen: stays at its position. If it is new, the next run that reads it names what it has lost.
             if partition in position.epochs:
                 epochs[partition] = position.epochs[partition]
             continue
@@ -333,7 +332,9 @@ def resetting(
             )
     same = position is not None and position.identity.same_as(now.identity)
     at = dict(position.offsets) if position and same else {}
-    after = {**now.low, **{p: o for p, o in at.items() if p in now.end}, **targets}
+    # A partition that was added to the topic and isn't named here is read from its beginning.
+    starts = dict.fromkeys(now.partitions, 0) if same else now.low
+    after = {**starts, **{p: o for p, o in at.items() if p in now.end}, **targets}
     deletes = tuple(OffsetRange(p, after[p], at[p]) for p in sorted(at) if p in after and after[p] < at[p])
     if position is None and rows_name_records:
         # Without a position, any row may be of an offset behind the target.

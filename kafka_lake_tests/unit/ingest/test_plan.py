@@ -149,7 +149,10 @@ def test_what_a_new_partition_lost_before_anybody_looked_is_lost_all_the_same():
     with pytest.raises(DataLossError, match="partition 1 lost offsets 0 to 2 to retention"):
         backlog(position, now, {})
     assert backlog(position, now, {}, accept_losses=True).ranges == (OffsetRange(0, 5, 9), OffsetRange(1, 3, 7))
-    assert backlog(position, now, {}, partitions={0}).before.offsets == {0: 5, 1: 3}
+    after = plan(position, now, {}, 10, partitions={0}).after
+    assert after.offsets == {0: 9, 1: 0}
+    with pytest.raises(DataLossError, match="partition 1 lost offsets 0 to 2 to retention"):
+        backlog(after, now, {})
 
 
 def test_retention_that_overtook_is_named():
@@ -174,8 +177,8 @@ def test_a_partition_that_waits_hides_no_loss_of_another():
         backlog(position, now, {}, partitions={1})
     found = backlog(position, now, {}, partitions={1}, accept_losses=True)
     assert found.losses == (Loss(1, 2, 4, "retention"),)
-    waiting = {0: 5, 1: 4, 2: 6}
-    assert found.before == Position(ME, waiting, {0: 3, 1: 4, 2: 4}), "a new one waits where its log begins"
+    waiting = {0: 5, 1: 4, 2: 0}
+    assert found.before == Position(ME, waiting, {0: 3, 1: 4, 2: 4}), "a new one waits, and its loss is named later"
 
 
 def test_a_log_that_was_cut_off_at_its_begin_is_gone_on_with_there():
@@ -392,6 +395,7 @@ def test_a_reset_back_takes_rows_away_and_one_forward_records_what_it_skips():
     assert (stays.deletes, stays.losses) == ((), ())
     assert resetting(AT, NOW, {1: 4}).after == AT
     assert resetting(None, NOW, {1: 4}).after.offsets == {0: 2, 1: 4}
+    assert resetting(Position(ME, {1: 4}), NOW, {1: 7}).after.offsets == {0: 0, 1: 7}
 
 
 def test_a_reset_without_a_position_removes_rows_that_will_be_read_again() -> None:
