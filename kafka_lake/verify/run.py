@@ -79,7 +79,9 @@ def verify(
     began, name = time.monotonic(), ".".join(table.identifier)
     with file_errors(name):
         state, dead_letters = _consistent(connections.catalog, table)
-        topic, report = knowing(topic, state.table.properties), Report(name, state.head)
+        # The topic's own table records the tables of values.
+        own = state.table if topic.identifier == table.identifier else connections.catalog.table(topic.identifier)
+        topic, report = knowing(topic, own.properties if own else {}), Report(name, state.head)
         for number, topic_spec in enumerate(table.each_topic):
             _OfTopic(
                 replace(topic, topic=topic_spec.topic),

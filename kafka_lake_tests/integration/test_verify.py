@@ -18,13 +18,14 @@ from kafka_lake.orchestration.assets import Presentation, build_topic_assets
 from kafka_lake.orchestration.checks import VERIFIED
 from kafka_lake.orchestration.keys import table_key
 from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
+from kafka_lake.routing.by_value import knowing
 from kafka_lake.runtime.context import Connections
 from kafka_lake.runtime.plan import ReplayRange
 from kafka_lake.spec.maintenance import Maintenance
-from kafka_lake.spec.topic_table import Route, TopicTable, When
+from kafka_lake.spec.topic_table import Route, RouteBy, TopicTable, When
 from kafka_lake.verify.report import Report
 from kafka_lake.verify.run import verify
-from kafka_lake_tests.conftest import Topic, View
+from kafka_lake_tests.conftest import NAMESPACE, Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration.test_row_expiry import days_ago
 from kafka_lake_tests.transactions import await_transactions
@@ -116,6 +117,19 @@ def test_rows_of_skipped_offsets_are_compared_when_read_later(
     assert problems(verified(spec, connections())) == []
     connections().spark().sql(f"UPDATE {view(spec).sql_name()} SET v = 'c' WHERE id = 2").collect()
     assert problems(verified(spec, connections())) == [("value_differs", 0, [2])]
+
+
+def test_tables_of_values_are_verified(new_topic: NewTopic, connections: NewConnections) -> None:
+    topic = new_topic(1)
+    by = RouteBy("field", "type", TopicTable(topic.name, schema="id bigint"), f"{topic.table}_{{value}}", NAMESPACE)
+    spec = topic.spec("id bigint", route_by=by)
+    for number, kind in enumerate(["a", "b", "a", None]):
+        topic.send({"type": kind, "id": number})
+    ingest(spec, connections(), "run")
+    own = connections().catalog.table(spec.identifier)
+    assert own is not None
+    reports = [verify(spec, table, connections(), sample=1.0) for table in knowing(spec, own.properties).tables]
+    assert [(problems(report), report.counts["rows"]) for report in reports] == [([], 1), ([], 2), ([], 1)]
 
 
 def test_healthy_table_verifies_after_all_that_may_happen(
