@@ -181,7 +181,11 @@ class TopicDecoder:
         if not self._rules.tests or not len(rows):
             return rows, 0
         checker = RuleChecker(self._rules.tests, self.columns)
-        refused = pa.array(checker.refuses(checker.add(rows, kept)))
+        unchanged = None
+        if CHANGE_EVENT in rows.column_names:
+            event = rows.column(CHANGE_EVENT).combine_chunks()
+            unchanged = event.field("unavailable") if event.type.get_field_index("unavailable") >= 0 else None
+        refused = pa.array(checker.refuses(checker.add(rows, kept, unchanged)))
         if OPERATION in rows.column_names:
             refused = pc.and_(refused, pc.not_equal(rows.column(OPERATION).combine_chunks(), DELETE))
         return rows.filter(pc.invert(refused)), pc.sum(refused).as_py() or 0

@@ -97,8 +97,12 @@ class RuleChecker:
         self._refusing = sum(1 << number for number, (*_, error_class, _) in enumerate(tests) if error_class)
         self._reasons: dict[int, tuple[str, str]] = {}
 
-    def add(self, rows: pa.Table, records: pa.RecordBatch) -> np.ndarray:
-        """Check rows; return for each row a number with a bit for each rule that it breaks."""
+    def add(self, rows: pa.Table, records: pa.RecordBatch, unchanged: pa.Array | None = None) -> np.ndarray:
+        """Check rows; return for each row a number with a bit for each rule that it breaks.
+
+        Args:
+            unchanged: The columns that each row leaves unchanged.
+        """
         columns: dict[str, pa.Array] = {}
 
         def column(path: Path) -> pa.Array:
@@ -108,7 +112,7 @@ class RuleChecker:
 
         self._rows += len(rows)
         broken = np.zeros(len(rows), dtype=np.int64)
-        for number, answer in enumerate(answers(self._tests, column, len(rows))):
+        for number, answer in enumerate(answers(self._tests, column, len(rows), unchanged)):
             name = self._tests[number][0]
             failed, first = len(rows) - answer.null_count - answer.true_count, None
             if failed:

@@ -240,6 +240,12 @@ def test_answers_of_several_tasks_add_up_and_name_the_first_broken_row() -> None
         assert refused[2][2] == "Breaks 2 rules: not_null_n (n is not null); accepted_values_s (s is one of a, b)."
 
 
+def test_row_that_leaves_a_column_unchanged_may_lack_it() -> None:
+    asked = RuleChecker(rules(RuleEntry(not_null=("n",))).tests, ARROW)
+    unchanged = pa.array([["n"], [], [], [], ["s"], [], []], pa.list_(pa.string()))
+    assert asked.add(ROWS, pa.record_batch(PLACES), unchanged).nonzero()[0].tolist() == [4]
+
+
 def test_row_says_nothing_of_a_column_that_it_leaves_out() -> None:
     made = rules(RuleEntry(not_null=("n", "s")), in_range("n", 0))
     batch = pa.record_batch(
