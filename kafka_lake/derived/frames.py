@@ -65,6 +65,11 @@ class Frames:
         (fact,) = self._plan.upstream.values()
         return fact
 
+    @property
+    def identity(self) -> TopicIdentity:
+        """Return the topic of the table of ``from``."""
+        return self._fact.identity
+
     def whole(self, snapshot: int | None = None) -> DataFrame:
         """Return the rows of the table of ``from``, by default those of the pinned snapshot."""
         return self._rows(self._fact, self._fact.read.snapshot if snapshot is None else snapshot)
@@ -235,7 +240,7 @@ def compute(frames: Frames, spec: DerivedTable, plan: DerivePlan) -> Computed:
     if plan.full:
         rows = frames.query()
         kind = APPEND if plan.is_first else REBUILD
-        return Computed(newest(rows, spec) if spec.write == "upsert" else rows, kind)
+        return Computed(newest(rows, spec, frames.identity) if spec.write == "upsert" else rows, kind)
     again = frames.ranges()
     if spec.write == "aggregate":
         touched = frames.kept(_touched(frames, spec, again))
@@ -244,10 +249,10 @@ def compute(frames: Frames, spec: DerivedTable, plan: DerivePlan) -> Computed:
     if spec.write == "append":
         return Computed(rows, REWRITE if again else APPEND, again=again)
     if not again:
-        return Computed(newest(rows, spec), MERGE, candidates=True)
+        return Computed(newest(rows, spec, frames.identity), MERGE, candidates=True)
     # The table still has the keys of rows that are gone.
     touched = frames.kept(keys_of(rows, spec).union(keys_of(frames.made_of(again), spec)).distinct())
-    rows = newest(having(frames.query(), touched, spec), spec)
+    rows = newest(having(frames.query(), touched, spec), spec, frames.identity)
     return Computed(rows, MERGE, keys=touched, again=again)
 
 
@@ -331,21 +336,23 @@ def _all(conditions: Sequence[Column]) -> Column:
     return reduce(Column.__and__, conditions)
 
 
-def newest(rows: DataFrame, spec: DerivedTable) -> DataFrame:
-    """Return the newest row of each key: by ``order_by``, then by Kafka's offset."""
-    window = Window.partitionBy(*[F.col(quoted(name)) for name in spec.key]).orderBy(_order(spec).desc())
+def newest(rows: DataFrame, spec: DerivedTable, identity: TopicIdentity) -> DataFrame:
+    """Return the newest row of each key: by ``order_by``, then by Kafka's order."""
+    order = _order(spec, identity)
+    window = Window.partitionBy(*[F.col(quoted(name)) for name in spec.key]).orderBy(order.desc())
     return rows.withColumn(_NUMBER, F.row_number().over(window)).filter(F.col(_NUMBER) == 1).drop(_NUMBER)
 
 
-def not_older(rows: DataFrame, table: DataFrame, spec: DerivedTable) -> DataFrame:
+def not_older(rows: DataFrame, table: DataFrame, spec: DerivedTable, identity: TopicIdentity) -> DataFrame:
     """Return the rows that aren't older than the table's row with their key."""
-    keys = [F.col(quoted(name)).alias(key) for name, key in key_names(spec).items()]
-    joined = rows.join(table.select(*keys, _order(spec).alias(_ORDER)), _same_key(spec), "left")
-    kept = joined.filter(F.col(_ORDER).isNull() | (_order(spec) >= F.col(_ORDER)))
+    keys, order = [F.col(quoted(name)).alias(key) for name, key in key_names(spec).items()], _order(spec, identity)
+    joined = rows.join(table.select(*keys, order.alias(_ORDER)), _same_key(spec), "left")
+    kept = joined.filter(F.col(_ORDER).isNull() | (order >= F.col(_ORDER)))
     return kept.drop(*key_names(spec).values(), _ORDER)
 
 
-def _order(spec: DerivedTable) -> Column:
-    # In a struct, nulls come first.
-    columns = [*[F.col(quoted(name)) for name in spec.order_by], place("offset"), place("partition")]
+def _order(spec: DerivedTable, identity: TopicIdentity) -> Column:
+    # A recreated topic begins at offset 0 again. In a struct, nulls come first.
+    columns = [F.col(quoted(name)) for name in spec.order_by]
+    columns += [F.expr(f"coalesce({of_topic(identity)}, false)"), place("offset"), place("partition")]
     return F.struct(*[column.alias(f"o{number}") for number, column in enumerate(columns)])

@@ -144,7 +144,7 @@ class _Writer:
         """Replace the rows of keys in one snapshot."""
         spec, names, rows = self.spec, key_names(self.spec), computed.rows
         if computed.candidates:
-            rows = not_older(rows, shaped(self.frames.made(), rows.schema), spec)
+            rows = not_older(rows, shaped(self.frames.made(), rows.schema), spec, self.frames.identity)
         rows = self.frames.kept(rows)
         expected = rows.count()
         keys = keys_of(rows, spec) if computed.keys is None else computed.keys

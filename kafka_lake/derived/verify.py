@@ -113,7 +113,7 @@ def _records(
         yield _Sample(len(added), [METADATA_COLUMN], [staged.filter(condition)], expected)
         return
     # The row of a key may be from another, newer record.
-    expected = not_older(newest(expected, spec), staged, spec)
+    expected = not_older(newest(expected, spec, fact.identity), staged, spec, fact.identity)
     others = having(staged, keys_of(expected, spec), spec).filter(f"NOT coalesce({condition}, false)")
     yield _Sample(len(added), list(spec.key), [staged.filter(condition), others], expected)
 

@@ -300,6 +300,24 @@ EVENTS = [
 ]
 
 
+def test_newest_row_of_a_key_is_of_the_recreated_topic(world: World) -> None:
+    world.spec = world.topic.spec(LOOSE, on_data_loss="continue")
+    once = orders(world, "once", "upsert", DEDUPLICATED, key={"store": "store"}, on_change="rebuild")
+
+    def newest_of(*ids: int) -> list[int]:
+        for number in ids:
+            world.topic.send({"id": number, "store": "a"})
+        ingest(world.spec, world.connections(), f"run-{ids[0]}")
+        world.derive(once)
+        return [row["id"] for row in world.table(once)]
+
+    assert newest_of(1, 2, 3) == [3]
+    world.topic.delete()
+    world.topic.create(2)
+    assert newest_of(4) == [4]
+    assert newest_of(5) == [5]
+
+
 @pytest.mark.exhaustive
 def test_example_queries_match_plain_computation(world: World) -> None:
     world.spec = world.topic.spec(LOOSE)
