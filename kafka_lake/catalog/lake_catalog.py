@@ -19,13 +19,10 @@ from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
     NoSuchNamespaceError,
     NoSuchTableError,
-    RESTError,
 )
 from pyiceberg.io import FSSPEC_FILE_IO, SCHEMA_TO_FILE_IO
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
-from pyiceberg.types import LongType, NestedField
 from sqlalchemy import exc as sql
 
 from kafka_lake.catalog.catalog_errors import explained, without_secrets
@@ -299,26 +296,3 @@ def check_commit_requirements(catalog: LakeCatalog, table: Table) -> None:
             "its lock expires would overwrite other writers' commits.",
             "Use Hive Metastore 2.3.10 or 4.0.0, which support compare-and-set (HIVE-26882), or a REST catalog.",
         )
-
-
-@contextmanager
-def probe_table(catalog: LakeCatalog) -> Iterator[Table]:
-    """Yield a new table in a new namespace; both are dropped when the block ends."""
-    client, namespace = catalog.pyiceberg, f"kafka_lake_doctor_{uuid4().hex[:12]}"
-    name = (namespace, "probe")
-    client.create_namespace(namespace)
-    is_made = False
-    try:
-        table = client.create_table(name, Schema(NestedField(1, "id", LongType(), required=False)))
-        is_made = True
-        yield table
-    finally:
-        try:
-            if is_made:
-                catalog.purge(name)
-            client.drop_namespace(namespace)
-        except RESTError as error:
-            raise CatalogRefusedError(
-                f"Catalog {catalog.name}: its test table can't be dropped: {error}.",
-                f"Drop namespace {namespace} and the table in it.",
-            ) from error

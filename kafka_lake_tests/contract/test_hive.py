@@ -10,7 +10,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from thrift.transport.TTransport import TTransportException
 
-from kafka_lake.catalog.lake_catalog import LakeCatalog, check_commit_requirements, probe_table
+from kafka_lake.catalog.lake_catalog import LakeCatalog, check_commit_requirements
 from kafka_lake.errors import CatalogRefusedError
 from kafka_lake.ingest.run import ingest
 from kafka_lake.runtime.context import Connections
@@ -128,13 +128,4 @@ def test_the_comparison_is_tried_without_a_trace(new_topic: NewTopic, connection
     check_commit_requirements(catalog, before)
     after = View(catalog, spec).table
     assert (after.metadata_location, after.metadata) == (before.metadata_location, before.metadata)
-    assert end_all_locks(catalog) == 0
-
-
-def test_a_table_is_made_to_try_it_and_dropped(connections: NewConnections) -> None:
-    catalog = connections().catalog
-    before = catalog.pyiceberg.list_namespaces()
-    with probe_table(catalog) as probe:
-        check_commit_requirements(catalog, probe)
-    assert catalog.pyiceberg.list_namespaces() == before
     assert end_all_locks(catalog) == 0

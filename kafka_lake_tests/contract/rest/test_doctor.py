@@ -51,43 +51,11 @@ def examine(store: EmbeddedObjectStore, server: Requests, monkeypatch: pytest.Mo
     return examined
 
 
-def test_without_a_table_one_is_made_for_it_and_dropped(
-    examine: Examine, server: Requests, catalog: LakeCatalog
-) -> None:
+def test_without_a_table_nothing_is_tested(examine: Examine, server: Requests) -> None:
     found = examine()
     assert found.passed, found
-    assert "refuses stale commits (tested on kafka_lake_doctor_" in found.message
-    assert server.kinds()["commit"] == 1
-    assert catalog.pyiceberg.list_namespaces() == []
-
-
-def test_a_careless_catalog_without_a_table(examine: Examine, server: Requests, catalog: LakeCatalog) -> None:
-    server.careless = True
-    found = examine()
-    assert not found.passed
-    assert "assert-ref-snapshot-id, tested on table kafka_lake_doctor_" in found.message
-    assert "follows Iceberg's REST specification" in found.remedy
-    assert catalog.pyiceberg.list_namespaces() == []
-
-
-def test_doctor_without_create_right_reports_untested_catalog(examine: Examine, server: Requests) -> None:
-    server.forbidden = frozenset({"POST"})
-    found = examine()
-    assert found.passed, found
-    assert "refusal of stale commits not tested: it has no table (" in found.message
-    assert "not yours" in found.message
+    assert "refusal of stale commits not tested: it has no table" in found.message
     assert server.kinds()["commit"] == 0
-
-
-def test_doctor_names_table_that_cannot_be_dropped(examine: Examine, server: Requests, catalog: LakeCatalog) -> None:
-    server.forbidden = frozenset({"DELETE"})
-    found = examine()
-    assert not found.passed
-    assert "can't be dropped" in found.message
-    ((left,),) = catalog.pyiceberg.list_namespaces()
-    assert left in found.remedy
-    catalog.pyiceberg.purge_table((left, "probe"))
-    catalog.pyiceberg.drop_namespace(left)
 
 
 @pytest.mark.parametrize("careless", [False, True])
@@ -100,7 +68,7 @@ def test_a_table_that_is_there_is_used(
     server.careless = careless
     found = examine()
     assert found.passed is not careless
-    assert f"ried on {'table ' if careless else ''}{namespace}.orders" in found.message
+    assert f"tested on {'table ' if careless else ''}{namespace}.orders" in found.message
     assert server.kinds()["commit"] == 1
     catalog.pyiceberg.purge_table((namespace, "orders"))
     catalog.pyiceberg.drop_namespace(namespace)
