@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
@@ -129,15 +130,22 @@ class DeadLetters:
         return sum(group.count for group in self.classes)
 
 
+_BY_CLASS = """
+SELECT error_class, "partition", count(*) AS count, min("offset") AS first, max("offset") AS last,
+  max(failed_at) AS failed_at, min("offset", {samples}) AS samples
+FROM dead_letters GROUP BY ALL ORDER BY error_class, "partition"
+"""
+
+
 def list_dead_letters(
     spec: TopicTable, catalog: LakeCatalog, where: str | None = None, samples: int = 3
 ) -> DeadLetters:
     """Count a topic's dead letters by class. Values are read for the samples only."""
-    import pyarrow as pa
     from pyiceberg.expressions import And, EqualTo, Reference
     from pyiceberg.expressions.literals import literal
 
     from kafka_lake.formats import meaning_of
+    from kafka_lake.runtime.snapshot_rows import open_database
 
     name = ".".join(spec.dead_letter_table)
     table = catalog.table(spec.dead_letter_table)
@@ -146,33 +154,18 @@ def list_dead_letters(
     condition = _condition(table, where)
     if spec.topics:
         condition = And(condition, EqualTo(term=Reference("topic"), value=literal(spec.topic)))
-    counts, first = [], []
-    for batch in _scan(table, condition, "error_class", "partition", "offset", "failed_at"):
-        groups = batch.group_by(["error_class", "partition"])
-        counts.append(
-            groups.aggregate([("offset", "count"), ("offset", "min"), ("offset", "max"), ("failed_at", "max")])
-        )
-        if samples:
-            first.append(_first_of_each_class(batch, samples))
-    if not counts:
-        return DeadLetters(spec.topic, name, ())
-    groups = pa.concat_tables(counts).group_by(["error_class", "partition"])
-    totals = groups.aggregate(
-        [("offset_count", "sum"), ("offset_min", "min"), ("offset_max", "max"), ("failed_at_max", "max")]
-    )
-    examples: dict[str, list[DeadLetterSample]] = {}
-    if samples:
-        examples = _samples(table, condition, _first_of_each_class(pa.concat_tables(first), samples), samples)
-    by_class: dict[str, list[dict[str, Any]]] = {}
-    for row in sorted(totals.to_pylist(), key=lambda row: row["partition"]):
-        by_class.setdefault(row["error_class"], []).append(row)
+    with open_database() as database:
+        database.register("dead_letters", _read(table, condition, "error_class", "partition", "offset", "failed_at"))
+        found = database.sql(_BY_CLASS.format(samples=max(samples, 1))).to_arrow_table().to_pylist()
+    by_class = {name: list(rows) for name, rows in groupby(found, key=itemgetter("error_class"))}
+    examples = _samples(table, condition, by_class, samples)
     classes = [
         DeadLetterClass(
             name=error_class,
             meaning=meaning_of(error_class),
-            count=sum(row["offset_count_sum"] for row in rows),
-            failed_at=_iso(max(row["failed_at_max_max"] for row in rows)),
-            offsets=tuple(OffsetSpan(row["partition"], row["offset_min_min"], row["offset_max_max"]) for row in rows),
+            count=sum(row["count"] for row in rows),
+            failed_at=_iso(max(row["failed_at"] for row in rows)),
+            offsets=tuple(OffsetSpan(row["partition"], row["first"], row["last"]) for row in rows),
             samples=tuple(examples.get(error_class, ())),
         )
         for error_class, rows in by_class.items()
@@ -202,47 +195,34 @@ def _condition(table: Table, where: str | None) -> BooleanExpression:
     return condition
 
 
-def _scan(table: Table, condition: BooleanExpression, *columns: str) -> Iterator[pa.Table]:
-    import pyarrow as pa
-
-    scan = table.scan(row_filter=condition, selected_fields=columns, case_sensitive=False)
-    for batch in scan.to_arrow_batch_reader():
-        if batch.num_rows:
-            yield pa.Table.from_batches([batch])
-
-
-def _first_of_each_class(dead_letters: pa.Table, count: int) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    keys = dead_letters.select(["error_class", "partition", "offset"])
-    order = [("partition", "ascending"), ("offset", "ascending")]
-    names = pc.unique(keys["error_class"]).to_pylist()
-    return pa.concat_tables(
-        [keys.filter(pc.equal(keys["error_class"], name)).sort_by(order).slice(0, count) for name in names]
-    )
+def _read(table: Table, condition: BooleanExpression, *columns: str) -> pa.RecordBatchReader:
+    return table.scan(row_filter=condition, selected_fields=columns, case_sensitive=False).to_arrow_batch_reader()
 
 
 def _samples(
-    table: Table, condition: BooleanExpression, chosen: pa.Table, count: int
+    table: Table, condition: BooleanExpression, by_class: Mapping[str, Sequence[Mapping[str, Any]]], count: int
 ) -> dict[str, list[DeadLetterSample]]:
     from pyiceberg.expressions import And, EqualTo, In, Or, Reference
     from pyiceberg.expressions.literals import literal
 
-    offsets: dict[tuple[str, int], set[int]] = {}
-    for row in chosen.to_pylist():
-        offsets.setdefault((row["error_class"], row["partition"]), set()).add(row["offset"])
-    records = [
-        And(
-            EqualTo(term=Reference("error_class"), value=literal(name)),
-            EqualTo(term=Reference("partition"), value=literal(partition)),
-            In(term=Reference("offset"), values={literal(number) for number in numbers}),
-        )
-        for (name, partition), numbers in offsets.items()
-    ]
+    records = []
+    for name, rows in by_class.items():
+        missing = count
+        for row in rows:
+            if offsets := row["samples"][:missing]:
+                missing -= len(offsets)
+                records.append(
+                    And(
+                        EqualTo(term=Reference("error_class"), value=literal(name)),
+                        EqualTo(term=Reference("partition"), value=literal(row["partition"])),
+                        In(term=Reference("offset"), values={literal(offset) for offset in offsets}),
+                    )
+                )
+    if not records:
+        return {}
     condition = And(condition, Or(*records) if len(records) > 1 else records[0])
     columns = ("error_class", "partition", "offset", "timestamp", "error_message", "value")
-    rows = [row for batch in _scan(table, condition, *columns) for row in batch.to_pylist()]
+    rows = _read(table, condition, *columns).read_all().to_pylist()
     samples: dict[str, list[DeadLetterSample]] = {}
     for row in sorted(rows, key=lambda row: (row["partition"], row["offset"])):
         of_class = samples.setdefault(row["error_class"], [])
