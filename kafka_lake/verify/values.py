@@ -30,7 +30,9 @@ from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.verify.report import Report
 from kafka_lake.verify.window import Window
 
-_LEAST, _MOST = 1_000, 200_000
+_LEAST = 1_000
+MOST_AT_ONCE = 200_000
+"""Sampled records that are in memory at a time."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROS = timedelta(microseconds=1)
 _UNITS: Mapping[str | None, int] = {"s": 1_000_000, "ms": 1_000, "us": 1}
@@ -62,7 +64,10 @@ class Comparison:
 
     def choose(self, window: Window) -> None:
         """Choose offsets of a window, the same for the same snapshot."""
-        share = min(max(self._share, _LEAST / max(len(window), 1)), _MOST / max(len(window), 1)) if self._share else 0.0
+        size = max(len(window), 1)
+        share = min(max(self._share, _LEAST / size), MOST_AT_ONCE / size) if self._share else 0.0
+        if share < self._share:
+            self._report.note(f"values of more than {MOST_AT_ONCE:,} records of each {size:,} offsets")
         self._chosen = np.random.default_rng(self._seed).random(len(window), dtype=np.float32) < share
         self._records = {}
 

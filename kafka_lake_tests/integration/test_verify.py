@@ -259,6 +259,7 @@ def test_offsets_are_compared_one_range_after_the_other(
     new_topic: NewTopic, connections: NewConnections, view: NewView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafka_lake.verify.run.OFFSETS_AT_ONCE", 4)
+    monkeypatch.setattr("kafka_lake.verify.values.MOST_AT_ONCE", 2)
     topic = new_topic(1)
     spec = topic.spec()
     topic.send_ids(range(12))
@@ -268,6 +269,7 @@ def test_offsets_are_compared_one_range_after_the_other(
     report = verify(spec, spec, connections(), sample=1.0, progress=lambda *_: done.append("range"))
     assert problems(report) == [("missing", 0, [1, 11])]
     assert (report.counts["records"], report.counts["rows"], len(done)) == (12, 10, 4)
+    assert report.notes == ["values of more than 2 records of each 4 offsets"]
 
 
 def test_scheduled_check_fails_for_a_damaged_table(
