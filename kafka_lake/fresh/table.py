@@ -147,7 +147,7 @@ class _Topic:
             # Once for each snapshot and leader: it reads the last records before the position.
             now = self._validated = ends.validated(position)
         if position is None and self.begins is None:
-            self.begins = {**start_offsets(self.spec, cluster, now), **self._begins_of_value}
+            self.begins = start_offsets(self.spec, cluster, now, self._begins_of_value)
         accepts = self.spec.on_data_loss == "continue"
         return backlog(position, now, starts=self.begins or {}, accept_losses=accepts)
 

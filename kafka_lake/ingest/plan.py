@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from kafka_lake.common.offsets import Loss, OffsetRange, Position, Watermarks
 from kafka_lake.common.text import start_timestamp_ms
@@ -94,8 +95,16 @@ def another_topic(position: Position, now: Watermarks) -> TopicReplacedError:
 _BY_PARTITION = re.compile(r"\d+:\d+(,\d+:\d+)*")
 
 
-def start_offsets(spec: TopicTable, cluster: KafkaCluster, now: Watermarks) -> dict[int, int]:
-    """Return the start offset of each partition for a table without a position."""
+def start_offsets(
+    spec: TopicTable, cluster: KafkaCluster, now: Watermarks, begins: Mapping[int, int] = MappingProxyType({})
+) -> dict[int, int]:
+    """Return the start offset of each partition for a table without a position.
+
+    Args:
+        begins: The start offsets of a value's table. Partitions that it lacks were added to the topic later.
+    """
+    if begins:
+        return {**dict.fromkeys(now.partitions, 0), **begins}
     if spec.start == "earliest":
         return dict(now.low)
     if spec.start == "latest":

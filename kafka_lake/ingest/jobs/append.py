@@ -64,7 +64,7 @@ class Append(Job):
         position = state.position if state else None
         if position is None:
             # "latest" is determined once: records that arrive later are read.
-            starts = {**start_offsets(spec, self.context.connections.cluster, topic.now), **self.context.begins}
+            starts = start_offsets(spec, self.context.connections.cluster, topic.now, self.context.begins)
             self._starts.update({p: max(self._starts.get(p, o), topic.now.low[p]) for p, o in starts.items()})
         todo = plan(
             position,

@@ -542,6 +542,12 @@ def test_starts():
     assert start_offsets(at, Clock({0: 99, 1: 4, 2: 7}), now) == {0: 9, 1: 4, 2: 7}
 
 
+def test_table_of_a_value_reads_partitions_that_came_later_as_a_whole():
+    now = Watermarks(ME, {0: 2, 1: 0}, {0: 9, 1: 8})
+    latest = TopicTable("pizzas", "p", "o", start="latest")
+    assert start_offsets(latest, None, now, begins={0: 5}) == {0: 5, 1: 0}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
