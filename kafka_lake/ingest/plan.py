@@ -340,10 +340,9 @@ def resetting(
                 "Choose an offset in these ranges, including the end.",
             )
     same = position is not None and position.identity.same_as(now.identity)
-    at = dict(position.offsets) if position and same else {}
-    # A partition that was added to the topic and isn't named here is read from its beginning.
-    starts = dict.fromkeys(now.partitions, 0) if same else now.low
-    after = {**starts, **{p: o for p, o in at.items() if p in now.end}, **targets}
+    # All records of a partition that was added to the topic are new. If it isn't named here, it stays so.
+    at = {**dict.fromkeys(targets, 0), **position.offsets} if position and same else {}
+    after = {**({} if same else now.low), **{p: o for p, o in at.items() if p in now.end}, **targets}
     deletes = tuple(OffsetRange(p, after[p], at[p]) for p in sorted(at) if p in after and after[p] < at[p])
     if position is None and rows_name_records:
         # Without a position, any row may be of an offset behind the target.

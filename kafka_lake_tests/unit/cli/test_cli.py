@@ -48,13 +48,14 @@ from kafka_lake.cli.commands.reset import agreed_targets, reset_table, resets_of
 from kafka_lake.cli.commands.status import PartitionStatus, TopicStatus
 from kafka_lake.cli.main import app
 from kafka_lake.cli.progress import run_progress
-from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity
+from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, Watermarks
 from kafka_lake.config import systems
 from kafka_lake.config.derived_table import DerivedTable
 from kafka_lake.config.systems import Cluster
 from kafka_lake.devstack import running
 from kafka_lake.errors import CatalogError
 from kafka_lake.ingest import run as runs
+from kafka_lake.ingest.plan import resetting
 from kafka_lake.ingest.report import RunReport
 from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.maintenance.clean import Cleaned
@@ -364,6 +365,11 @@ def test_a_reset_to_where_the_position_is_does_nothing(monkeypatch: pytest.Monke
     result = run("reset", SPEC.topic, "--to", "latest")
     assert result.exit_code == 0
     assert "nothing to do" in result.output
+
+
+def test_reset_leaves_out_a_new_partition_that_has_lost_records() -> None:
+    before, now = Position(HERE, {0: 9}), Watermarks(HERE, {0: 0, 1: 3}, {0: 9, 1: 7})
+    assert agreed_targets(before, resetting(before, now, {0: 4})) == "0:4"
 
 
 def test_a_reset_of_a_recreated_topic_names_every_partition() -> None:

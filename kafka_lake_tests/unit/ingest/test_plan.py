@@ -395,7 +395,8 @@ def test_a_reset_back_takes_rows_away_and_one_forward_records_what_it_skips():
     assert (stays.deletes, stays.losses) == ((), ())
     assert resetting(AT, NOW, {1: 4}).after == AT
     assert resetting(None, NOW, {1: 4}).after.offsets == {0: 2, 1: 4}
-    assert resetting(Position(ME, {1: 4}), NOW, {1: 7}).after.offsets == {0: 0, 1: 7}
+    assert resetting(Position(ME, {1: 4}), NOW, {1: 7}).after.offsets == {1: 7}
+    assert resetting(Position(ME, {1: 4}), NOW, {0: 2}).losses == (Loss(0, 0, 2, "skipped"),)
 
 
 def test_a_reset_without_a_position_removes_rows_that_will_be_read_again() -> None:
