@@ -87,6 +87,8 @@ _CHANGING = re.compile(
     """,
     re.VERBOSE,
 )
+# Spark takes these texts, maybe with a time zone, for a time wherever it expects one.
+_CHANGING_TEXT = re.compile(r"""['"]\s*(now|today|tomorrow|yesterday)(\s.*)?['"]""")
 # In a query, also what names a function or a table by an expression.
 _NOT_IN_QUERIES = frozenset({"identifier", *(name for names in REFUSED for name in names.split())})
 # Words of the language, which may stand before a bracket and call nothing.
@@ -135,13 +137,16 @@ def unsafe_condition(text: str) -> str:
 
 
 def changing(text: str) -> str:
-    """Return the function of a condition that gives other values each time; empty if there is none.
+    """Return the function or time of a condition that changes with each evaluation; empty if there is none.
 
     >>> changing("rand() < 0.1"), changing("timestamp > CURRENT_DATE"), changing("`now` = 'now'")
     ('rand', 'current_date', '')
     """
     tokens, _ = _tokens(text)
     found = _CHANGING.search(" ".join(token.text.lower() for token in tokens if token.kind in ("word", "sign")))
+    if not found and re.search("date|time", text.lower()):
+        texts = (token.text.lower() for token in tokens if token.kind == "text")
+        found = next(filter(None, map(_CHANGING_TEXT.fullmatch, texts)), None)
     return next(filter(None, found.groups())) if found else ""
 
 

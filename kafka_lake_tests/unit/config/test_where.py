@@ -20,6 +20,7 @@ def document(where: str) -> str:
         ("{schema: shop.Order}", When(schema=("shop.Order",))),
         ("{schema: [shop.*, Order]}", When(schema=("shop.*", "Order"))),
         ("{sql: key IS NULL}", When(sql="key IS NULL")),
+        ("{sql: key = 'today'}", When(sql="key = 'today'")),
     ],
 )
 def test_a_condition_arrives(where: str, when: When) -> None:
@@ -46,6 +47,8 @@ def test_a_condition_arrives(where: str, when: When) -> None:
         ("{sql: 'true', equals: a}", "where: equals: has no effect with sql:. Remove it"),
         ("{sql: rand() < 0.5}", "where: sql: rand gives other values each time"),
         ("{sql: timestamp > current_timestamp - interval 1 day}", "where: sql: current_timestamp gives other values"),
+        ("{sql: \"timestamp >= date 'Today'\"}", "where: sql: today gives other values each time"),
+        ("{sql: \"timestamp < 'now UTC'\"}", "where: sql: now gives other values each time"),
         ("{schema: a, equals: a}", "where: equals: has no effect with schema:"),
         ("{schema: []}", "where: schema: Value should have at least 1 item"),
         ("{schema: 7}", "where: schema: YAML reads this value as the number 7"),
