@@ -80,7 +80,8 @@ def _name_problems(spec: TopicTable) -> Iterator[Problem]:
         ("partition_by",): [parse_partition_field(text)[0] for text in spec.partition_by],
         ("sort_by",): [parse_sort_field(text)[0] for text in spec.sort_by],
     }.items():
-        yield from ((place, problem) for name in names if (problem := name_problem(name)))
+        nested = place[0] != "write"
+        yield from ((place, problem) for name in names if (problem := name_problem(name, nested)))
 
 
 def _excluded_problems(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[Problem]:

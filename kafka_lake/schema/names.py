@@ -79,14 +79,16 @@ def is_plain(name: str) -> bool:
     return name == _plain(name)
 
 
-def name_problem(path: str) -> str | None:
+def name_problem(path: str, nested: bool = True) -> str | None:
     """Return why a setting that names a column can't mean a field's column; None if it can.
 
     >>> name_problem("user.id")
+    >>> name_problem("user.id", nested=False)
+    "'user.id' can't be a column, whose name has letters, digits and underscores. Write the field's column: user_id"
     >>> name_problem("user-id")
     "'user-id' can't be a column, whose name has letters, digits and underscores. Write the field's column: user_id"
     """
-    column = ".".join(map(_plain, path.split(".")))
+    column = ".".join(map(_plain, path.split(".") if nested else [path]))
     if column == path:
         return None
     what = f"{path!r} can't be a column, whose name has letters, digits and underscores"

@@ -66,11 +66,25 @@ def _refuse_ambiguous(spec: TopicTable, target: Target) -> None:
     nulls = spec.ignore_null_updates
     for name in (*spec.key, *spec.order_by, *spec.track, *(() if isinstance(nulls, bool) else nulls)):
         meant = columns.get(name.lower())
+        if meant not in (None, name) and name not in filled and name not in (*spec.key, *spec.order_by, *spec.track):
+            raise ConfigurationError(
+                f"Topic {spec.topic}: write: ignore_null_updates: table {'.'.join(spec.identifier)} has no column "
+                f"{name!r}, but {meant!r}.",
+                f"main is unchanged. Write {meant}.",
+            )
         if meant is not None and name in filled and (other := target.sources.get(meant, meant)) != name:
             raise ConfigurationError(
                 f"Topic {spec.topic}: write: names {name!r}, but column {meant} of table {'.'.join(spec.identifier)} "
                 f"is filled by the field {other!r}, and the field {name!r} fills column {filled[name]}.",
                 f"main is unchanged. Name {filled[name]}, or leave one of the fields out with exclude_fields:.",
+            )
+    of_rules = [name for rule in spec.named_rules for name in rule.columns] if spec.transform is None else []
+    for name in of_rules:
+        if filled.get(name, name) != name and name.split(".")[0].lower() not in columns:
+            raise ConfigurationError(
+                f"Topic {spec.topic}: rules: table {'.'.join(spec.identifier)} has no column {name!r}; the field "
+                f"{name!r} fills column {filled[name]}.",
+                f"main is unchanged. Write {filled[name]}.",
             )
     if left_out := [name for name in spec.except_columns if name in target.sources]:
         field = target.sources[left_out[0]]

@@ -57,6 +57,7 @@ def test_a_history_tracks_columns() -> None:
         ("{mode: upsert, key: ['']}", "table: write: key: '' is empty or occurs twice. Name each column once"),
         ("{mode: upsert, key: [id], order_by: [at, at]}", "table: write: order_by: 'at' is empty or occurs twice"),
         ("{mode: upsert, key: [a-b]}", "write: key: 'a-b' can't be a column, whose name has letters, digits and under"),
+        ("{mode: upsert, ignore_null_updates: [a.b]}", "write: ignore_null_updates: 'a.b' can't be a column, whose n"),
         ("{mode: upsert, order_by: [2xx]}", "table: write: order_by: '2xx' can't be a column, whose name has"),
         ("{mode: upsert, ignore_null_updates: 3}", "table: write: ignore_null_updates: "),
         ("{mode: history, key: [id], track: [id, a]}", "table: write: track: id is in key:, which identifies rows"),

@@ -10,6 +10,7 @@ from kafka_lake.formats.columns import Target
 from kafka_lake.formats.json.driver import Json
 from kafka_lake.formats.task.decoded import Observed
 from kafka_lake.runtime.decoding import SchemaPlan
+from kafka_lake.spec.rule import RuleEntry
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.schema_changes import plan_schema, refuse_unknown
 
@@ -68,6 +69,20 @@ def test_key_isnt_a_column_that_another_field_fills(named: str, fields: tuple[st
         planned_fields(spec, fields)
     right = TopicTable("orders", "shop", "orders", write="upsert", key=(column,))
     assert planned_fields(right, fields).target.columns.fieldNames() == [fields[0].replace("-", "_"), column]
+
+
+def test_ignored_null_in_a_column_of_another_case_is_refused() -> None:
+    spec = TopicTable("orders", "shop", "orders", write="upsert", key=("id",), ignore_null_updates=("email", "later"))
+    with pytest.raises(ConfigurationError, match=r"ignore_null_updates: table shop.orders has no column 'email', but"):
+        planned_fields(spec, ("id", "Email"))
+
+
+def test_rule_that_names_a_field_with_a_dot_is_refused() -> None:
+    rules = (RuleEntry(not_null=("plan.tier",)),)
+    spec = TopicTable("orders", "shop", "orders", rules=rules)
+    with pytest.raises(ConfigurationError, match=r"rules: table shop.orders has no column 'plan.tier'; the field"):
+        planned_fields(spec, ("id", "plan.tier"))
+    planned_fields(spec, ("id", "plan"))
 
 
 def test_excluded_column_isnt_filled_by_a_field_of_another_name() -> None:
