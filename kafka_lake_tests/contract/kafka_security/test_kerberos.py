@@ -135,7 +135,7 @@ def test_a_whole_ingest_or_how_to_get_a_client_that_can(given: dict[str, str], r
         doctor = "from kafka_lake.cli.commands.doctor import check_all\n"
         doctor += "print(*[d for d in check_all(lambda _: None) if d.part == 'Brokers'])"
         reported = run(realm, tmp_path, doctor, **variables)
-        assert "healthy=False" in reported
+        assert "passed=False" in reported
         assert "No provider for SASL mechanism GSSAPI" in reported
         assert "pip install --no-binary confluent-kafka" in reported
 
