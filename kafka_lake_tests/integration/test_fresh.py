@@ -37,7 +37,7 @@ from kafka_lake.verify.run import verify
 from kafka_lake_tests.conftest import Topic, View
 from kafka_lake_tests.exhaustive import exhaustive
 from kafka_lake_tests.integration import test_routes_by_value as routes_by_value
-from kafka_lake_tests.integration.test_keyed import Source
+from kafka_lake_tests.integration.test_keyed import Source, debezium
 from kafka_lake_tests.transactions import await_transactions
 
 pytestmark = pytest.mark.integration
@@ -231,9 +231,7 @@ def test_unread_changes_of_a_database_win_by_its_log(
     """Deletes with their tombstones, changes sent again, values that aren't sent, snapshots."""
     topic = new_topic(2)
     columns = f"id bigint not null, n bigint not null, {'big' if write == 'upsert' else 'more'} string"
-    # Values that aren't sent aren't null.
-    rules = (RuleEntry(not_null=("big",)),) if write == "upsert" else ()
-    spec = topic.spec(columns, write=write, envelope="debezium", rules=rules)
+    spec = topic.spec(columns, write=write, envelope="debezium")
     source = Source(3)
     with FreshTable(spec, connections()) as table:
         for run in range(4):
@@ -246,6 +244,23 @@ def test_unread_changes_of_a_database_win_by_its_log(
                 assert_shows_next_commit(table, view(spec), connections(), f"run-{run}")
             else:
                 ingest(spec, connections(), "run-0")
+
+
+def test_value_that_is_not_sent_breaks_no_rule_against_nulls(
+    new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic, columns = new_topic(), "id bigint not null, n bigint, big string"
+    spec = topic.spec(columns, write="upsert", envelope="debezium", rules=(RuleEntry(not_null=("big",)),))
+    values = ("long", "__debezium_unavailable_value", None)
+    with FreshTable(spec, connections()) as table:
+        for run, big in enumerate(values):
+            event = debezium("u" if run else "c", 10 * run + 10, {"id": 1, "n": run, "big": big}, 10 * run + 5)
+            sends(topic, [(event, 0, b'{"id": 1}')])
+            if run:
+                assert assert_shows_next_commit(table, view(spec), connections(), f"run-{run}").dead_letters == run - 1
+            else:
+                ingest(spec, connections(), "run-0")
+    assert [(row["n"], row["big"]) for row in view(spec).rows()] == [(1, "long")]
 
 
 def test_each_table_of_a_topic_shows_its_own_unread_records(
