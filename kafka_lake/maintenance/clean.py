@@ -21,11 +21,10 @@ from kafka_lake.errors import TableError
 from kafka_lake.maintenance.maintain import HasEngine, HasTables
 
 DEFAULT_AGE_SECONDS = 24 * 3600.0
-# Branches of expired rows and of rewritten files can follow a moved head for ten minutes.
-_FOLLOWS = ("_expire", "_retype")
-FOLLOWS_SECONDS = 600.0
+# Branches of expired rows can follow a moved head for ten minutes.
+_EXPIRE, FOLLOWS_SECONDS = "_expire", 600.0
 # Branches that a dead-letter table has without one of the topic's table.
-_ALONE = ("_settle", *_FOLLOWS)
+_ALONE = ("_settle", _EXPIRE)
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def sweep(
         for name, (created, head) in staging_branches(table).items():
             # Dead letters are staged and dropped together with the rows of the same attempt.
             is_live = _publishable(table, name) and (not is_dead_letters or name in kept or name.endswith(_ALONE))
-            is_live = is_live or (name.endswith(_FOLLOWS) and time.time() - created < FOLLOWS_SECONDS)
+            is_live = is_live or (name.endswith(_EXPIRE) and time.time() - created < FOLLOWS_SECONDS)
             if is_live and (older_than_seconds is None or time.time() - created < older_than_seconds):
                 kept.add(name)
                 continue

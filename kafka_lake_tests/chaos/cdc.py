@@ -184,7 +184,7 @@ class DatabaseChaos(Chaos):
 
     world: CapturedWorld
     # A merge and a history are many queries, whose plans a Spark that is cold takes long for.
-    run_seconds = 400.0
+    run_seconds = 1_200.0
 
     def faults(self) -> dict[str, Callable[[], None]]:
         """Return every fault by its name."""

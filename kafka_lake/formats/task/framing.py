@@ -265,7 +265,7 @@ def frames_of(
         except ValueError as error:
             errors[place] = MALFORMED, str(error)
         except OverflowError as error:
-            of_batch = f"Its batch's values have more than {batch_limit} bytes uncompressed: set max_record_bytes."
+            of_batch = f"The values of its batch have more than {batch_limit} bytes uncompressed."
             errors[place] = TOO_LARGE, of_batch if left < (limit or batch_limit) else str(error)
     mask = np.zeros(len(values), dtype=bool)
     mask[list(replaced)] = True

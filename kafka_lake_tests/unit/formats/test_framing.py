@@ -118,7 +118,7 @@ def test_batch_that_is_too_large_uncompressed_says_so() -> None:
     value, errors = b"\x03\x05" + GUID.bytes + zlib.compress(bytes(600)), dict[int, Any]()
     _, frames, _ = frames_of(pa.array([value] * 3, pa.binary()), np.arange(3), 1000, errors, batch_limit=1500)
     assert [places.tolist() for _, places in frames] == [[0, 1]]
-    message = "Its batch's values have more than 1500 bytes uncompressed: set max_record_bytes."
+    message = "The values of its batch have more than 1500 bytes uncompressed."
     assert errors == {2: (TOO_LARGE, message)}
 
 
