@@ -52,10 +52,11 @@ def test_layout_is_told_as_it_can_be_written(names: list[str]) -> None:
     assert Layout.from_settings(schema, layout.partitions(schema), layout.order(schema), {}) == layout
 
 
-def test_field_whose_name_no_column_can_have_is_found() -> None:
+def test_layout_names_columns_and_none_of_the_fields() -> None:
     schema = Schema(
         NestedField(1, "shop_id", LongType()), NestedField(2, "who", StructType(NestedField(3, "id", LongType())))
     )
-    assert Layout.from_settings(schema, ["shop.id", "who.id"], [], {}).partition_by[0][0] == 1
-    with pytest.raises(ConfigurationError, match=r"there is no column .who\.name"):
-        Layout.from_settings(schema, ["who.name"], [], {})
+    assert [i for i, _ in Layout.from_settings(schema, ["shop_id", "who.id"], [], {}).partition_by] == [1, 3]
+    for name in ("who.name", "shop.id"):
+        with pytest.raises(ConfigurationError, match=f"there is no column '{name}'; the columns are shop_id, who"):
+            Layout.from_settings(schema, [name], [], {})
