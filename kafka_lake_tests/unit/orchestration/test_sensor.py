@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from types import MappingProxyType
 
 import dagster as dg
 import pyarrow as pa
@@ -18,7 +19,15 @@ from kafka_lake.kafka.cluster import KafkaCluster
 from kafka_lake.orchestration import runs as topic_runs
 from kafka_lake.orchestration.assets import Presentation, build_topic_assets
 from kafka_lake.orchestration.heartbeat import HEARTBEAT_TAG
-from kafka_lake.orchestration.keys import CATCH_UP_TAG, CONTINUOUS_TAG, TOPIC_TAG, YIELD_TAG, pool_name, table_key
+from kafka_lake.orchestration.keys import (
+    CATCH_UP_TAG,
+    CONTINUOUS_TAG,
+    SHARED_TAG,
+    TOPIC_TAG,
+    YIELD_TAG,
+    pool_name,
+    table_key,
+)
 from kafka_lake.orchestration.metadata import last_reports
 from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, RegistryResource, SparkResource
 from kafka_lake.orchestration.runs import WORK_TAG
@@ -560,28 +569,48 @@ def test_topics_that_become_due_during_a_start_share_the_next_run(instance, cata
 
 def test_shared_run_that_would_wait_for_one_topic_is_requested_without_it(instance, catalog, due):
     (request,) = tick(instance, catalog, MANY).run_requests
-    origin = RemoteRepositoryOrigin(GrpcServerCodeLocationOrigin("127.0.0.1", 4000, location_name="us"), "repo")
-    made = {}
-    for status, names, tags in (
-        (dg.DagsterRunStatus.STARTED, "b", {}),
-        (dg.DagsterRunStatus.QUEUED, "abc", dict(request.tags)),
-    ):
-        pools = {pool_name(spec) for spec in MANY if spec.topic in names}
-        made[status] = dg.DagsterRun(
-            "job",
-            tags=tags,
-            status=status,
-            asset_selection=frozenset(table_key(spec) for spec in MANY if spec.topic in names),
-            remote_job_origin=origin.get_job_origin("job"),
-            run_op_concurrency=RunOpConcurrency(
-                root_key_counts={}, has_unconstrained_root_nodes=False, all_pools=pools
-            ),
-        )
-        instance.add_run(made[status])
+    run_with_pools(instance, "b", dg.DagsterRunStatus.STARTED)
+    queued = run_with_pools(instance, "abc", dg.DagsterRunStatus.QUEUED, request.tags)
     (again,) = tick(instance, catalog, MANY).run_requests
     assert again.tags[TOPIC_TAG] == "a [0…1], c [0…1]"
-    stuck = instance.get_run_by_id(made[dg.DagsterRunStatus.QUEUED].run_id)
-    assert stuck.status is dg.DagsterRunStatus.CANCELED
+    assert instance.get_run_by_id(queued.run_id).status is dg.DagsterRunStatus.CANCELED
+
+
+@pytest.mark.parametrize(
+    ("status", "shared", "names", "canceled"),
+    [
+        (dg.DagsterRunStatus.QUEUED, True, "ab", True),
+        (dg.DagsterRunStatus.QUEUED, True, "ac", False),
+        (dg.DagsterRunStatus.QUEUED, True, "b", False),
+        (dg.DagsterRunStatus.QUEUED, False, "ab", False),
+        (dg.DagsterRunStatus.STARTED, True, "ab", False),
+    ],
+)
+def test_shared_run_is_canceled_only_if_it_would_wait(instance, status, shared, names, canceled):
+    running = run_with_pools(instance, "b", dg.DagsterRunStatus.STARTED)
+    other = run_with_pools(instance, names, status, {SHARED_TAG: ""} if shared else {})
+    found = topic_runs.in_flight(dg.build_sensor_context(instance=instance), MANY)
+    assert (instance.get_run_by_id(other.run_id).status is dg.DagsterRunStatus.CANCELED) is canceled
+    assert found.topics["b"] in (running.run_id, other.run_id)
+    assert canceled is (other.run_id not in found.topics.values() and names != "b")
+
+
+def run_with_pools(instance, names, status, tags=MappingProxyType({})):
+    specs = [spec for spec in MANY if spec.topic in names]
+    origin = RemoteRepositoryOrigin(GrpcServerCodeLocationOrigin("127.0.0.1", 4000, location_name="us"), "repo")
+    pools = RunOpConcurrency(
+        root_key_counts={}, has_unconstrained_root_nodes=False, all_pools={pool_name(spec) for spec in specs}
+    )
+    run = dg.DagsterRun(
+        "job",
+        tags=dict(tags),
+        status=status,
+        asset_selection=frozenset(table_key(spec) for spec in specs),
+        remote_job_origin=origin.get_job_origin("job"),
+        run_op_concurrency=pools,
+    )
+    instance.add_run(run)
+    return run
 
 
 def test_topic_far_behind_gets_a_run_of_its_own(instance, catalog, due, answers):
