@@ -160,7 +160,8 @@ def main() -> None:
         shutil.rmtree(folder)
     what = "each row is as it is in the database" if options.cdc else "each committed record is there exactly once"
     faults, kinds = sum(tally.injected.values()), len(tally.injected)
-    figures = ", ".join(f"{verdict.figures[name]:,} {name}" for name in ("rows", "dead letters", "runs", "commits"))
+    of_tables = ("rows in the database", "changes in the history") if options.cdc else ("rows", "dead letters")
+    figures = ", ".join(f"{verdict.figures[name]:,} {name}" for name in (*of_tables, "runs", "commits"))
     print(f"seed {options.seed}: {faults} faults of {kinds} kinds, {figures}; {what}")
 
 
