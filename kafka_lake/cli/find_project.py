@@ -176,6 +176,11 @@ def _in_pyproject(file: Path) -> Target | None:
     project = dg.get("project", {})
     if "root_module" not in project:
         return None
+    if project.get("autoload_defs"):
+        raise ConfigurationError(
+            f"{file}: [tool.dg.project] has autoload_defs, which kafka-lake's commands don't read.",
+            "Remove it, and load the folder in definitions.py, as `kafka-lake init` writes it.",
+        )
     module = project.get("code_location_target_module", f"{project['root_module']}.definitions")
     return Target(module, folder, name=project.get("code_location_name") or "")
 

@@ -177,6 +177,10 @@ def test_no_project_says_what_to_do(tmp_path: Path) -> None:
             {"pyproject.toml": '[tool.dg]\ndirectory_type = "workspace"\n[[tool.dg.workspace.projects]]\npath = "a"\n'},
             "a workspace of several projects: a",
         ),
+        (
+            {"pyproject.toml": '[tool.dg.project]\nroot_module = "shop"\nautoload_defs = true\n'},
+            r"has autoload_defs, which kafka-lake's commands don't read\. Remove it",
+        ),
     ],
 )
 def test_what_can_not_be_read_is_named(tmp_path: Path, files: dict[str, str], error: str) -> None:
