@@ -137,7 +137,7 @@ def unsafe_condition(text: str) -> str:
 
 
 def changing(text: str) -> str:
-    """Return the function or time of a condition that changes with each evaluation; empty if there is none.
+    """Return the function or time of a condition that changes with each evaluation, or an empty text.
 
     >>> changing("rand() < 0.1"), changing("timestamp > CURRENT_DATE"), changing("`now` = 'now'")
     ('rand', 'current_date', '')

@@ -45,7 +45,7 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
         TableError: If a column of `order_by` is neither a number nor a time.
     """
     plan = _plan(spec, decoder, state)
-    _refuse_ambiguous(spec, plan.target)
+    _check_names(spec, plan.target)
     orders = [field for field in plan.target.columns if field.name in spec.order_by]
     if wrong := [
         f"{field.name} ({field.dataType.simpleString()})" for field in orders if not is_counted(field.dataType)
@@ -59,39 +59,42 @@ def plan_schema(spec: TopicTable, decoder: Decoder, state: TableState | None) ->
     return plan
 
 
-def _refuse_ambiguous(spec: TopicTable, target: Target) -> None:
-    """Refuse settings that name a column which another field fills than the one of its name."""
+def _check_names(spec: TopicTable, target: Target) -> None:
+    """Refuse settings whose names mean another column, or another field, than they say."""
     columns = {name.lower(): name for name in target.columns.fieldNames()}
     filled = {name: column for column, name in target.sources.items() if "." not in column}
-    nulls = spec.ignore_null_updates
-    for name in (*spec.key, *spec.order_by, *spec.track, *(() if isinstance(nulls, bool) else nulls)):
+    table = ".".join(spec.identifier)
+
+    def refused(problem: str, remedy: str) -> ConfigurationError:
+        return ConfigurationError(f"Topic {spec.topic}: {problem}", f"main is unchanged. {remedy}")
+
+    nulls = () if isinstance(spec.ignore_null_updates, bool) else spec.ignore_null_updates
+    for name in (*spec.key, *spec.order_by, *spec.track, *nulls):
         meant = columns.get(name.lower())
-        if meant not in (None, name) and name not in filled and name not in (*spec.key, *spec.order_by, *spec.track):
-            raise ConfigurationError(
-                f"Topic {spec.topic}: write: ignore_null_updates: table {'.'.join(spec.identifier)} has no column "
-                f"{name!r}, but {meant!r}.",
-                f"main is unchanged. Write {meant}.",
-            )
         if meant is not None and name in filled and (other := target.sources.get(meant, meant)) != name:
-            raise ConfigurationError(
-                f"Topic {spec.topic}: write: names {name!r}, but column {meant} of table {'.'.join(spec.identifier)} "
-                f"is filled by the field {other!r}, and the field {name!r} fills column {filled[name]}.",
-                f"main is unchanged. Name {filled[name]}, or leave one of the fields out with exclude_fields:.",
+            raise refused(
+                f"write: names {name!r}, but column {meant} of table {table} is filled by the field {other!r}, and the "
+                f"field {name!r} fills column {filled[name]}.",
+                f"Name {filled[name]}, or leave one of the fields out with exclude_fields:.",
             )
-    of_rules = [name for rule in spec.named_rules for name in rule.columns] if spec.transform is None else []
-    for name in of_rules:
-        if filled.get(name, name) != name and name.split(".")[0].lower() not in columns:
-            raise ConfigurationError(
-                f"Topic {spec.topic}: rules: table {'.'.join(spec.identifier)} has no column {name!r}; the field "
-                f"{name!r} fills column {filled[name]}.",
-                f"main is unchanged. Write {filled[name]}.",
+    for name in nulls:
+        if (meant := columns.get(name.lower(), name)) != name and name not in filled:
+            raise refused(
+                f"write: ignore_null_updates: table {table} has no column {name!r}, but {meant!r}.", f"Write {meant}."
             )
-    if left_out := [name for name in spec.except_columns if name in target.sources]:
-        field = target.sources[left_out[0]]
-        raise ConfigurationError(
-            f"Topic {spec.topic}: exclude_fields: names the column {left_out[0]}, which field {field!r} would fill.",
-            f"main is unchanged. Write {field!r} instead.",
-        )
+    for name in [name for rule in spec.named_rules for name in rule.columns] if spec.transform is None else ():
+        if (column := filled.get(name, name)) != name and name.split(".")[0].lower() not in columns:
+            raise refused(
+                f"rules: table {table} has no column {name!r}; the field {name!r} fills column {column}.",
+                f"Write {column}.",
+            )
+    for name in spec.except_columns:
+        if name in target.sources:
+            field = target.sources[name]
+            raise refused(
+                f"exclude_fields: names the column {name}, which field {field!r} would fill.",
+                f"Write {field!r} instead.",
+            )
 
 
 def refuse_unknown(spec: TopicTable, target: Target) -> None:
