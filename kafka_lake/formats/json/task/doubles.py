@@ -9,7 +9,10 @@ import pyarrow.compute as pc
 
 _LEAST_NORMAL, _DIGITS_OF_ALL = sys.float_info.min, sys.float_info.dig
 _NUMBER = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
-_OF_NUMBERS = np.isin(np.arange(256), np.frombuffer(b"0123456789.eE+-", np.uint8))
+_OF_NUMBERS, _BEFORE, _AFTER = (
+    np.isin(np.arange(256), np.frombuffer(characters, np.uint8))
+    for characters in (b"0123456789.eE+-", b":[, \t\r\n", b"]}, \t\r\n")
+)
 _REACH = 40
 _SIGNIFICANT = 15
 
@@ -67,50 +70,56 @@ def with_rounded(texts: pa.StringArray) -> np.ndarray:
     Whole numbers are left out.
     """
     content, starts = bytes_of(texts)
-    places = _long_numbers(content)
+    padded = np.concatenate([np.zeros(_REACH, np.uint8), content, np.zeros(_REACH + 1, np.uint8)])
+    places = _long_numbers(padded)
     if not len(places):
         return places
-    padded = np.concatenate([np.zeros(_REACH, np.uint8), content, np.zeros(_REACH + 1, np.uint8)])
-    of_number = _OF_NUMBERS[np.lib.stride_tricks.sliding_window_view(padded, 2 * _REACH + 1)[places]]
+    around = np.lib.stride_tricks.sliding_window_view(padded, 2 * _REACH + 1)[places - _REACH]
+    of_number = _OF_NUMBERS[around]
     before = np.argmin(of_number[:, _REACH::-1], axis=1)
     after = np.argmin(of_number[:, _REACH:], axis=1)
+    rows = np.arange(len(places))
+    # A UUID may have the digits of a number, but not what stands around one.
+    alone = ((before == 0) | _BEFORE[around[rows, _REACH - before]]) & (
+        (after == 0) | _AFTER[around[rows, _REACH + after]]
+    )
+    places, before, after = places[alone], before[alone], after[alone]
     whole = (before > 0) & (after > 0) & (before + after <= _REACH)
     spans = zip((places - before + 1).tolist(), (places + after).tolist(), strict=True)
-    text = content.tobytes()
+    text = padded.tobytes() if len(places) else b""
     numbers = pa.array([text[start:end] for start, end in spans], pa.binary()).cast(pa.string())
     rounded = places[~(whole & _same_as_doubles(numbers))]
-    return np.unique(np.searchsorted(starts, rounded, side="right") - 1)
+    return np.unique(np.searchsorted(starts, rounded - _REACH, side="right") - 1)
 
 
-def _long_numbers(content: np.ndarray) -> np.ndarray:
-    """Return places within what may be a number with a fraction and 16 digits, or with an exponent of 3."""
+def _long_numbers(padded: np.ndarray) -> np.ndarray:
+    """Return places within what may be a number with a fraction and 16 digits, or with an exponent of 3.
 
-    def byte(places: np.ndarray, step: Any) -> np.ndarray:
-        found: np.ndarray = content.take(places + step, mode="clip")
-        return found
-
-    def is_digit(places: np.ndarray, step: Any) -> np.ndarray:
-        return (byte(places, step) - ord("0")) < 10
+    Args:
+        padded: Bytes, the first and last ones zero.
+    """
+    is_digit = (padded - ord("0")) < 10
 
     def digits(places: np.ndarray, step: int) -> np.ndarray:
         """Count the digits in a row before or after places, 16 at most."""
         count, in_row = np.zeros(len(places), dtype=np.int64), np.ones(len(places), dtype=bool)
         for distance in range(1, _SIGNIFICANT + 2):
-            in_row &= is_digit(places, step * distance)
+            in_row &= is_digit[places + step * distance]
             if not in_row.any():
                 break
             count += in_row
         return count
 
-    points = np.flatnonzero(content == ord("."))
-    points = points[is_digit(points, 1) & is_digit(points, -1)]
+    points = 1 + np.flatnonzero((padded[1:-1] == ord(".")) & is_digit[:-2] & is_digit[2:])
+    # One side has half of the digits.
+    half = (_SIGNIFICANT + 1) // 2
+    points = points[is_digit[points + half] | is_digit[points - half]]
     points = points[digits(points, 1) + digits(points, -1) > _SIGNIFICANT]
-    letters = np.flatnonzero((content | 32) == ord("e"))
-    letters = letters[is_digit(letters, -1)]
-    first = np.where(np.isin(byte(letters, 1), (ord("-"), ord("+"))), 2, 1)
-    long = is_digit(letters, first) & is_digit(letters, first + 1) & is_digit(letters, first + 2)
+    letters = 1 + np.flatnonzero(((padded[1:] | 32) == ord("e")) & is_digit[:-1])
+    first = np.where(np.isin(padded[letters + 1], (ord("-"), ord("+"))), 2, 1)
+    long = is_digit[letters + first] & is_digit[letters + first + 1] & is_digit[letters + first + 2]
     # 16 digits without a point, and an exponent of any length.
-    long |= is_digit(letters, first) & (digits(letters, -1) > _SIGNIFICANT)
+    long |= is_digit[letters + first] & (digits(letters, -1) > _SIGNIFICANT)
     return np.concatenate([points, letters[long]])
 
 
