@@ -7,6 +7,7 @@ import uuid
 import pyarrow as pa
 import pytest
 
+from kafka_lake.formats.json.task import doubles
 from kafka_lake.formats.json.task.doubles import is_double, with_rounded
 
 NUMBERS = [
@@ -18,7 +19,11 @@ AROUND = ['{"a":%s}', '{"a": %s }', '{"a":[1,%s]}', '{"a":[%s, 2]}', '{"a":\t%s\
 
 
 @pytest.mark.parametrize("around", AROUND)
-def test_numbers_that_a_double_rounds_are_found_whatever_stands_around_them(around: str) -> None:
+@pytest.mark.parametrize("part", [5, 1 << 18])
+def test_numbers_that_a_double_rounds_are_found_whatever_stands_around_them(
+    around: str, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doubles, "_PART", part)
     draw = random.Random(around)
     numbers = draw.choices(NUMBERS, k=500)
     texts = [around % number for number in numbers]

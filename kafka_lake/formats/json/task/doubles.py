@@ -14,6 +14,8 @@ _OF_NUMBERS, _BEFORE, _AFTER = (
     for characters in (b"0123456789.eE+-", b":[, \t\r\n", b"]}, \t\r\n")
 )
 _REACH = 40
+_PART = 1 << 18
+"""Bytes that are looked at in one go: what is made of them stays in the processor's cache."""
 _SIGNIFICANT = 15
 
 
@@ -71,7 +73,8 @@ def with_rounded(texts: pa.StringArray) -> np.ndarray:
     """
     content, starts = bytes_of(texts)
     padded = np.concatenate([np.zeros(_REACH, np.uint8), content, np.zeros(_REACH + 1, np.uint8)])
-    places = _long_numbers(padded)
+    parts = [at + _long_numbers(padded[at : at + _PART + 2 * _REACH]) for at in range(0, len(content), _PART)]
+    places = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     if not len(places):
         return places
     around = np.lib.stride_tricks.sliding_window_view(padded, 2 * _REACH + 1)[places - _REACH]
@@ -96,7 +99,7 @@ def _long_numbers(padded: np.ndarray) -> np.ndarray:
     """Return places within what may be a number with a fraction and 16 digits, or with an exponent of 3.
 
     Args:
-        padded: Bytes, the first and last ones zero.
+        padded: Bytes. No place is among the first and last ``_REACH``.
     """
     is_digit = (padded - ord("0")) < 10
 
@@ -110,12 +113,13 @@ def _long_numbers(padded: np.ndarray) -> np.ndarray:
             count += in_row
         return count
 
-    points = 1 + np.flatnonzero((padded[1:-1] == ord(".")) & is_digit[:-2] & is_digit[2:])
+    inner, before, after = slice(_REACH, -_REACH), slice(_REACH - 1, -_REACH - 1), slice(_REACH + 1, 1 - _REACH)
+    points = _REACH + np.flatnonzero((padded[inner] == ord(".")) & is_digit[before] & is_digit[after])
     # One side has half of the digits.
     half = (_SIGNIFICANT + 1) // 2
     points = points[is_digit[points + half] | is_digit[points - half]]
     points = points[digits(points, 1) + digits(points, -1) > _SIGNIFICANT]
-    letters = 1 + np.flatnonzero(((padded[1:] | 32) == ord("e")) & is_digit[:-1])
+    letters = _REACH + np.flatnonzero(((padded[inner] | 32) == ord("e")) & is_digit[before])
     first = np.where(np.isin(padded[letters + 1], (ord("-"), ord("+"))), 2, 1)
     long = is_digit[letters + first] & is_digit[letters + first + 1] & is_digit[letters + first + 2]
     # 16 digits without a point, and an exponent of any length.
