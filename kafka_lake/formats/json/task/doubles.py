@@ -1,7 +1,6 @@
 """Which numbers, as they are written, a double holds."""
 
 import sys
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
