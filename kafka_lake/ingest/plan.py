@@ -54,7 +54,7 @@ def with_other_leader(
         for p, epoch in sorted(position.epochs.items())
         if (partitions is None or p in partitions)
         and now.epochs.get(p, epoch) != epoch
-        and position.offsets.get(p, -1) >= now.low[p]
+        and position.offsets[p] >= now.low[p]
     ]
 
 
@@ -140,7 +140,7 @@ def offsets_of(text: str, topic: str, cluster: KafkaCluster, now: Watermarks) ->
         return {int(p): int(o) for p, o in (pair.split(":") for pair in text.split(","))}
     moment = start_timestamp_ms(text, "--from or --to")
     offsets = cluster.offsets_at(topic, now.partitions, moment)
-    return {p: now.end[p] if offsets.get(p) is None else int(offsets[p] or 0) for p in now.partitions}
+    return {p: now.end[p] if (at := offsets.get(p)) is None else at for p in now.partitions}
 
 
 @dataclass(frozen=True)
@@ -290,22 +290,18 @@ def replacement(
     """Return the commits of a replay, which replace the rows of some offsets."""
     if not position.identity.same_as(now.identity):
         raise another_topic(position, now)
-    offsets = position.offsets
-    due = [OffsetRange(r.partition, r.start, min(r.end, offsets.get(r.partition, 0))) for r in asked
-           if r.start < min(r.end, offsets.get(r.partition, 0))]  # fmt: skip
-    gone = [OffsetRange(r.partition, r.start, min(r.end, now.low.get(r.partition, r.end))) for r in due
-            if r.start < now.low.get(r.partition, r.end)]  # fmt: skip
+    bounds = [
+        (r.partition, r.start, now.low.get(r.partition, r.end), min(r.end, position.offsets.get(r.partition, 0)))
+        for r in asked
+    ]
+    gone = [OffsetRange(p, start, min(low, end)) for p, start, low, end in bounds if start < min(low, end)]
     if gone and not keep_missing:
         listed = "; ".join(f"partition {r.partition} offsets {r.start} to {r.end - 1}" for r in gone)
         raise DataLossError(
             f"Topic {now.identity.topic}: Kafka no longer has all records of the replay: {listed}.",
             "Nothing was changed. Start later, or keep the rows whose records Kafka no longer has (--keep-missing).",
         )
-    left = tuple(
-        OffsetRange(r.partition, low, r.end)
-        for r in due
-        if (low := max(r.start, now.low.get(r.partition, r.end))) < r.end
-    )
+    left = tuple(OffsetRange(p, min(max(start, low), end), end) for p, start, low, end in bounds)
     plans = []
     while ranges := chunk(left, max_records):
         taken = {r.partition: r.end for r in ranges}
@@ -339,24 +335,24 @@ def resetting(
                 f"the partitions hold {holds}.",
                 "Choose an offset in these ranges, including the end.",
             )
-    same = position is not None and position.identity.same_as(now.identity)
+    current = position if position and position.identity.same_as(now.identity) else None
     # All records of a partition that was added to the topic are new. If it isn't named here, it stays so.
-    at = {**dict.fromkeys(targets, 0), **position.offsets} if position and same else {}
-    after = {**({} if same else now.low), **{p: o for p, o in at.items() if p in now.end}, **targets}
+    at = {**dict.fromkeys(targets, 0), **current.offsets} if current else {}
+    after = {**({} if current else now.low), **{p: o for p, o in at.items() if p in now.end}, **targets}
     deletes = tuple(OffsetRange(p, after[p], at[p]) for p in sorted(at) if p in after and after[p] < at[p])
     if position is None and rows_name_records:
         # Without a position, any row may be of an offset behind the target.
         deletes = tuple(OffsetRange(p, after[p], now.end[p]) for p in now.partitions if after[p] < now.end[p])
     losses = [Loss(p, at[p], after[p], "skipped") for p in sorted(at) if p in after and after[p] > at[p]]
-    if position and not same:
+    if position and not current:
         losses = [Loss(p, o, None, "topic recreated") for p, o in sorted(position.offsets.items())]
     # A reset accepts the log as it is: targets get the current leader epochs,
     epochs = {
         **now.epochs,
-        **({p: e for p, e in position.epochs.items() if p not in targets} if at and position else {}),
+        **({p: e for p, e in current.epochs.items() if p not in targets} if current else {}),
     }
     # and lose the last record where the log was replaced.
-    last = {p: record for p, record in (position.last if at and position else {}).items()
+    last = {p: record for p, record in (current.last if current else {}).items()
             if after.get(p) == at.get(p) and (p not in targets or p not in now.replaced)}  # fmt: skip
     stay = position_only(Position(now.identity, after, {p: epochs[p] for p in after if p in epochs}, last))
     return Plan(ranges=stay.ranges, after=stay.after, remaining=0, kind="reset", deletes=deletes, losses=tuple(losses))

@@ -206,6 +206,21 @@ def test_a_log_that_was_cut_off_and_has_grown_again_is_named_and_gone_on_with_at
     assert todo.after == Position(ME, {0: 9, 1: 9}, {0: 4, 1: 4})
 
 
+def test_last_records_stay_only_where_nothing_was_lost():
+    last = {p: LastRecord(4, f"digest {p}") for p in range(4)}
+    position = Position(ME, dict.fromkeys(range(4), 5), last=last)
+    now = Watermarks(ME, {0: 0, 1: 6, 2: 0}, {0: 5, 1: 9, 2: 9}, replaced={2: 4})
+    with pytest.raises(DataLossError, match=r"reset pizzas --to earliest --partitions 2` reads the current log"):
+        backlog(position, now, {})
+    found = backlog(position, now, {}, accept_losses=True)
+    assert found.losses == (
+        Loss(1, 5, 6, "retention"),
+        Loss(2, 4, 5, "replaced"),
+        Loss(3, 5, None, "partition gone"),
+    )
+    assert found.before.last == {0: last[0]}
+
+
 def test_a_log_of_which_nothing_is_what_the_table_has_read_is_read_from_its_beginning():
     position = Position(ME, {0: 5}, {0: 3})
     now = Watermarks(ME, {0: 1}, {0: 9}, {0: 0}, {0: None})
@@ -232,13 +247,21 @@ def test_partitions_that_a_run_does_not_look_at_keep_their_epochs():
     assert plan(position, now, {}, 100, {0}).after == Position(ME, {0: 9, 1: 5, 2: 0}, {0: 4, 1: 3, 2: 4})
 
 
-def test_what_old_brokers_do_not_tell_is_said():
-    assert old_brokers_warning(Watermarks(ME, {0: 0}, {0: 9}, {0: 0})) is None
-    assert "no leader epochs" in old_brokers_warning(Watermarks(ME, {0: 0}, {0: 9}))
-    old = old_brokers_warning(Watermarks(TopicIdentity("c", "", "pizzas"), {0: 0}, {0: 9}, {0: 0}))
-    assert "pizzas" in old
-    assert "no topic id" in old
-    assert "leader epochs" not in old
+NO_ID, NO_EPOCHS = "no topic id (they are older than Kafka 2.8)", "no leader epochs (they are older than Kafka 2.1)"
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "epochs", "lacks"),
+    [
+        ("topic-1", {0: 0}, None),
+        ("topic-1", {}, NO_EPOCHS),
+        ("", {0: 0}, NO_ID),
+        ("", {}, f"{NO_ID} and {NO_EPOCHS}"),
+    ],
+)
+def test_warning_about_old_brokers_names_what_they_lack(topic_id, epochs, lacks):
+    warning = old_brokers_warning(Watermarks(replace(ME, topic_id=topic_id), {0: 0}, {0: 9}, epochs))
+    assert (warning or "").partition(". ")[0] == (f"Topic pizzas: the brokers have {lacks}" if lacks else "")
 
 
 def test_a_reset_takes_the_log_as_it_is_where_it_names_an_offset():
@@ -422,8 +445,8 @@ def test_a_reset_keeps_the_last_records_before_offsets_that_stay() -> None:
     other_log = replace(NOW, replaced={0: 5})
     assert resetting(before, other_log, {0: 6}).after.last == {1: last[1]}
     assert resetting(before, other_log, {1: 4}).after.last == last
-    recreated = Watermarks(TopicIdentity("cluster-1", "topic-2", "pizzas"), {0: 0, 1: 0}, {0: 6, 1: 4})
-    assert resetting(before, recreated, {0: 6, 1: 4}).after.last == {}
+    recreated = Watermarks(TopicIdentity("cluster-1", "topic-2", "pizzas"), {0: 0}, {0: 6})
+    assert resetting(before, recreated, {0: 6}).after.last == {}
 
 
 def test_records_before_an_adopted_position_are_refused() -> None:
@@ -432,11 +455,11 @@ def test_records_before_an_adopted_position_are_refused() -> None:
     refuse_adopted(adopted, NOW, {0: 5, 1: 9, 2: 0})
     refuse_adopted(adopted, replace(NOW, identity=TopicIdentity("cluster-1", "topic-2", "pizzas")), {0: 0})
     with pytest.raises(ConfigurationError) as refused:
-        refuse_adopted(adopted, NOW, {2: 7, 1: 3, 0: 4})
+        refuse_adopted(adopted, NOW, {2: 0, 1: 3, 0: 4})
     assert str(refused.value) == (
         "Topic pizzas: the table was taken over from another writer, whose rows have no offsets: partition 0 offset 4, "
         "taken over at 5; partition 1 offset 3, taken over at 4. Older records would be in the table twice. Nothing "
-        "was changed. Start at 0:5,1:4,2:7 or later. To read older records anyway, first delete the other writer's "
+        "was changed. Start at 0:5,1:4,2:0 or later. To read older records anyway, first delete the other writer's "
         "rows, and then the table property kafka-lake.adopted-position."
     )
 
@@ -491,7 +514,7 @@ def test_offsets_that_a_person_means(text, expected):
 
 @pytest.mark.parametrize("text", ["yesterday", "-1", "0:", "0:1,"])
 def test_offsets_that_nobody_understands(text):
-    with pytest.raises(ConfigurationError, match="--from or --to"):
+    with pytest.raises(ConfigurationError, match=r"^--from or --to: "):
         offsets_of(text, "pizzas", Clock({}), NOW)
 
 
