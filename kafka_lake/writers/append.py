@@ -99,7 +99,7 @@ def write_records(batch: Batch, held: ExitStack) -> Written:
     if batch.refused is not None:
         work |= {"refused": batch.refused.by_partition(), "reasons": batch.refused.reasons}
     if batch.may_stop:
-        work |= {"known": batch.spec.except_columns}
+        work |= {"stops": True}
     # Dead letters may be of an earlier topic of this name.
     also = [name for name in (TOPIC_ID,) if name in batch.records.columns]
     records = task_input(batch.records, also).coalesce(tasks_of(batch.plan, batch.spark))

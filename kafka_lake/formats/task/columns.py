@@ -40,6 +40,7 @@ class Rules:
 
     Args:
         infer: Whether fields without a column are wanted; else they are counted.
+        unwanted: Fields of the record that aren't wanted all the same.
         any_case: Whether a field feeds the one column whose field's name differs from its own in case alone, if the
             object has a value by no name that is closer.
         timestamp_unit: Of numbers in columns of times, one of `UNITS`; None if such numbers are type errors.
@@ -47,6 +48,7 @@ class Rules:
     """
 
     infer: bool = False
+    unwanted: Sequence[str] = ()
     timestamp_unit: str | None = None
     max_columns: int = 1000
     any_case: bool = False

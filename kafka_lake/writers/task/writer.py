@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.engine.task.packing import Batches
 from kafka_lake.formats.task.batches import ERROR_CLASS, ERROR_MESSAGE, dumped, single_threaded, with_headers
-from kafka_lake.formats.task.decoded import NOTHING, Decoded, Observed
+from kafka_lake.formats.task.decoded import NOTHING, Decoded
 from kafka_lake.formats.task.decoders import RecordDecoder, unpack_decoder
 from kafka_lake.quality.task.rules import RuleChecker, RuleTest
 from kafka_lake.runtime.task.report import Report, Spans, classes_of_batch, dumped_report, merged_classes
@@ -34,8 +34,8 @@ class Work:
         topic_id: Empty if the brokers report none.
         refused: Records that become dead letters although they decode.
         reasons: Error classes and messages of refused records.
-        known: Top-level fields that get no column; None if new fields get none. After another new field, the task
-            decodes 20,000 more records, to see their types, and stops: all records are then written again.
+        stops: Whether new fields get columns. After one, the task decodes 20,000 more records, to see their types, and
+            stops: all records are then written again.
     """
 
     metadata: str
@@ -46,7 +46,7 @@ class Work:
     refused: Places = field(default_factory=dict)
     reasons: tuple[tuple[str, str], ...] = ()
     tests: tuple[RuleTest, ...] = ()
-    known: tuple[str, ...] | None = None
+    stops: bool = False
 
 
 def decode_and_write(work: Mapping[str, Any]) -> Batches:
@@ -149,7 +149,7 @@ class Writer:
         report = _counted(report, whole, failed)
         if decoded.seen != NOTHING:
             report = replace(report, seen=(*report.seen, dumped(decoded.seen, batch)))
-            if self._before_stop is None and _has_new_fields(decoded.seen, work.known):
+            if self._before_stop is None and work.stops and decoded.seen.new_fields:
                 self._before_stop = _ENOUGH_RECORDS
         if len(rows):
             self._spans.add(kept)
@@ -252,11 +252,6 @@ def decode(
 
 def _failing(records: pa.RecordBatch, classes: pa.Array, messages: pa.Array) -> pa.RecordBatch:
     return records.append_column(ERROR_CLASS, classes).append_column(ERROR_MESSAGE, messages)
-
-
-def _has_new_fields(seen: Observed, known: Sequence[str] | None) -> bool:
-    """Return whether records have fields that may become columns."""
-    return known is not None and any(name not in known for part in seen.new_fields.values() for name in part)
 
 
 def _metadata(kept: pa.RecordBatch, work: Work) -> pa.StructArray:

@@ -187,15 +187,17 @@ def test_values_that_are_all_different_get_no_dictionary(count: int) -> None:
     assert _repetitive(rows.slice(0, 100)) is True
 
 
-@pytest.mark.parametrize(("known", "read"), [((), 24_000), (("promo",), 60_000), (None, 60_000)])
+@pytest.mark.parametrize(
+    ("stops", "unwanted", "read"), [(True, (), 24_000), (True, ("promo",), 60_000), (False, (), 60_000)]
+)
 def test_a_task_decodes_few_records_if_the_table_gets_a_column(
-    known: tuple[str, ...] | None, read: int, tmp_path: Path
+    stops: bool, unwanted: tuple[str, ...], read: int, tmp_path: Path
 ) -> None:
     schema = Schema(NestedField(1, "id", LongType()))
     metadata = new_table_metadata(schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, tmp_path.as_uri())
-    columns, rules = (("id", ("long",), ("id",), False, "bigint"),), {"infer": True}
+    columns, rules = (("id", ("long",), ("id",), False, "bigint"),), {"infer": True, "unwanted": unwanted}
     decoding = {"decoder": packed(json_decoder), "columns": columns, "rules": rules, "max_bytes": None}
-    needs = vars(work(metadata=metadata.model_dump_json(), decoding=decoding, known=known))
+    needs = vars(work(metadata=metadata.model_dump_json(), decoding=decoding, stops=stops))
     plain, new = batch([b'{"id": 1}'] * 4000), batch([b'{"id": 1, "promo": "x"}'] * 4000)
     given = iter([plain, new, *[plain] * 13])
     (made,) = decode_and_write(needs)(given)

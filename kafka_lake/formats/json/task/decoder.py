@@ -86,6 +86,8 @@ class JsonDecoder(ValueDecoder):
         for path, name, value in self._converter.notes.new_fields:
             types[path, name] = merged_into(types.get((path, name)), kind_of(value))
         for (path, name), kind in types.items():
+            if not path and name in self._rules.unwanted:
+                continue
             whole = ".".join((*path, name))
             empty |= {f"{whole}.{inner}" if inner else whole for inner in empty_fields(kind)}
             if settled(kind, False) is None:

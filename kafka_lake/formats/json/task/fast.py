@@ -1,6 +1,6 @@
 """The fast path: whole columns where all values surely fit; the other records are left to the strict path."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,8 +83,8 @@ class FastReader:
         return FastResult(
             rows if good.all() else rows.filter(pa.array(good)),
             ~notes.bad,
-            types=_types(parsed, notes.bad) if self._rules.infer else {},
-            new_counts=_counted((((*new.path, new.name), new.at) for new in notes.new_fields), notes),
+            types=_types(parsed, notes) if self._rules.infer else {},
+            new_counts=_counted(_new_paths(notes), notes),
             rounded=_counted(notes.rounded, notes),
             slow=notes.reasons(),
         )
@@ -105,11 +105,14 @@ def _parsed(new: NewField, notes: BatchNotes, nested: bool) -> dict[int, Any]:
     return parsed
 
 
-def _types(new_fields: Sequence[tuple[NewField, Mapping[int, Any]]], bad: np.ndarray) -> dict[tuple[Path, str], Kind]:
+def _types(new_fields: Sequence[tuple[NewField, Mapping[int, Any]]], notes: BatchNotes) -> dict[tuple[Path, str], Kind]:
     """Return the types of fields, by their values in records that aren't bad."""
     types: dict[tuple[Path, str], Kind] = {}
+    for unread in notes.unread:
+        if not notes.bad[unread.at].all():
+            types[unread.path, unread.name] = _empty(unread.kind)
     for new, parsed in new_fields:
-        good = ~bad[new.at]
+        good = ~notes.bad[new.at]
         if not good.any():
             continue
         where = new.path, new.name
@@ -119,6 +122,13 @@ def _types(new_fields: Sequence[tuple[NewField, Mapping[int, Any]]], bad: np.nda
                 kind = merged_into(kind, kind_of(value))
         types[where] = kind
     return types
+
+
+def _empty(kind: pa.DataType) -> Kind:
+    """Return a type without scalars."""
+    if pa.types.is_struct(kind):
+        return ["struct", {field.name: _empty(field.type) for field in kind}]
+    return ["list", _empty(kind.value_type)] if pa.types.is_list(kind) else None
 
 
 def _scalar_type(texts: pa.Array) -> Kind:
@@ -149,6 +159,11 @@ def _type_of_each(texts: pa.Array) -> Kind:
     for text in pc.unique(texts).to_pylist():
         kind = merged_into(kind, kind_of(parse(text.encode())))
     return kind
+
+
+def _new_paths(notes: BatchNotes) -> Iterator[tuple[Path, np.ndarray]]:
+    yield from (((*new.path, new.name), new.at) for new in notes.new_fields)
+    yield from (((*unread.path, unread.name), unread.at) for unread in notes.unread)
 
 
 def _structs(columns: Sequence[pa.Array], kind: Any, count: int) -> pa.StructArray:

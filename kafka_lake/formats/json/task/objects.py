@@ -1,19 +1,20 @@
 """The columns of JSON objects: all at once by Arrow's parser, or each from the JSON text of its field by DuckDB."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
+from kafka_lake.formats.json.task.arrow_parser import ArrowParser, readable
 from kafka_lake.formats.json.task.json_texts import JsonTexts
 from kafka_lake.formats.json.task.values import (
     BatchNotes,
     Cells,
     NewField,
     Path,
+    UnreadField,
     Values,
     beginning_with,
     mask_of,
@@ -33,22 +34,6 @@ _PAUSE = 16
 _NAMES = 256
 """Fields without a column that the fast path takes in a batch."""
 _CELLS = 4_000_000
-_TIMES = ("timestamp", "timestamp_ntz")
-_PARSED_AS = {
-    "boolean": pa.bool_(),
-    "byte": pa.int8(),
-    "short": pa.int16(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float64(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.string(),
-    "date": pa.string(),
-    "timestamp": pa.string(),
-    "timestamp_ntz": pa.string(),
-}
-"""The types by which Arrow's parser reads the values of columns."""
 
 
 class ObjectReader:
@@ -62,20 +47,18 @@ class ObjectReader:
             self._lower.setdefault(source.lower(), []).append(source)
         self._spellings: dict[str, str] = {}
         self._new_names: list[str] = []
+        self._unwanted = rules.unwanted if rules.infer and not path else ()
         self._values = Values(rules)
         self._inner: dict[Path, ObjectReader] = {}
         self._pause = 0
-        self._options: pj.ParseOptions | None = None
-        if _arrow_can(columns):
-            schema = pa.schema([pa.field(column[2][0], self._parsed_as(column[1])) for column in columns])
-            self._options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
+        self._arrow = ArrowParser(self._columns, rules, self._unwanted) if readable(self._columns) else None
 
     def read(self, texts: pa.Array, at: np.ndarray, notes: BatchNotes) -> list[pa.Array]:
         """Return the columns of JSON objects."""
         cells = Cells(self._path, at, notes)
-        if self._options is not None and self._pause == 0:
-            if (arrays := self._parsed(texts, self._options)) is not None:
-                return self._of_parsed(arrays, self._columns, cells)
+        if self._arrow is not None and self._pause == 0:
+            if (fields := self._arrow.read(texts)) is not None:
+                return self._of_parsed(fields, self._columns, cells)
             self._pause = _PAUSE
         if len(texts) < _FEW and not self._texts.begun:
             notes.leave(at, FEW)
@@ -83,37 +66,21 @@ class ObjectReader:
         self._pause = max(0, self._pause - 1)
         return self._by_field(texts, cells)
 
-    def _parsed_as(self, kind: Any) -> pa.DataType:
-        if kind[0] == "struct":
-            return pa.struct([pa.field(column[2][0], self._parsed_as(column[1])) for column in kind[1]])
-        if kind[0] == "list":
-            return pa.list_(self._parsed_as(kind[1]))
-        return pa.int64() if kind[0] in _TIMES and self._rules.timestamp_unit is not None else _PARSED_AS[kind[0]]
-
-    def _parsed(self, texts: pa.Array, parse_options: pj.ParseOptions) -> list[pa.Array] | None:
-        """Return the fields of objects; None if one doesn't fit, has another field, or isn't JSON."""
-        lines = pa.concat_arrays([texts, pa.array([""], texts.type)])
-        whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
-        block = pc.binary_join(whole, "\n")[0].as_buffer()
-        options = pj.ReadOptions(use_threads=False, block_size=block.size + 1)
-        try:
-            table = pj.read_json(pa.BufferReader(block), options, parse_options)
-        except (pa.ArrowException, UnicodeDecodeError):
-            return None
-        if len(table) != len(texts):
-            # Each text has one object at least; one with two would shift the others.
-            return None
-        return [table.column(column[2][0]).combine_chunks() for column in self._columns]
-
-    def _of_parsed(self, arrays: Sequence[pa.Array], columns: Sequence[Column], cells: Cells) -> list[pa.Array]:
+    def _of_parsed(self, fields: Mapping[str, pa.Array], columns: Sequence[Column], cells: Cells) -> list[pa.Array]:
+        sources = [column[2][0] for column in columns]
+        for name in fields.keys() - {*sources, *(() if cells.path else self._unwanted)}:
+            given = mask_of(fields[name].is_valid())
+            if given.any():
+                cells.notes.unread.append(UnreadField(cells.path, name, fields[name].type, cells.at[given]))
         return [
-            self._of_parsed_value(array, column[1], cells.below(column[0]))
-            for array, column in zip(arrays, columns, strict=True)
+            self._of_parsed_value(fields[source], column[1], cells.below(column[0]))
+            for source, column in zip(sources, columns, strict=True)
         ]
 
     def _of_parsed_value(self, array: pa.Array, kind: Any, cells: Cells) -> pa.Array:
         if kind[0] == "struct":
-            inner = self._of_parsed([array.field(column[2][0]) for column in kind[1]], kind[1], cells)
+            fields = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+            inner = self._of_parsed(fields, kind[1], cells)
             return pa.StructArray.from_arrays(inner, fields=list(arrow_type(kind)), mask=array.is_null())
         if kind[0] == "list":
             items = cells.below("element", pc.list_parent_indices(array))
@@ -245,17 +212,6 @@ class ObjectReader:
                 cells.below(self._columns[takers[-1]][0]).leave(mask_of(todo.is_valid()))
         nulls = self._nulls(len(cells.at))
         return [arrays.get(number, null) for number, null in enumerate(nulls)]
-
-
-def _arrow_can(columns: Sequence[Column]) -> bool:
-    """Return whether Arrow's parser knows all types of columns, and one field of its own feeds each."""
-    return fed_alone(columns) and all(_kind_can(column[1]) for column in columns)
-
-
-def _kind_can(kind: Any) -> bool:
-    if kind[0] == "struct":
-        return _arrow_can(kind[1])
-    return _kind_can(kind[1]) if kind[0] == "list" else kind[0] in _PARSED_AS
 
 
 def _with_twice(owners: np.ndarray, codes: np.ndarray, objects: int, names: int) -> np.ndarray:

@@ -32,6 +32,22 @@ class NewField:
     at: np.ndarray
 
 
+@dataclass(frozen=True)
+class UnreadField:
+    """A field without a column, whose values aren't wanted, or have nothing in them.
+
+    Args:
+        path: The struct of the field, by columns' names.
+        kind: The type of its values, as Arrow sees it.
+        at: The record of each value, by number.
+    """
+
+    path: Path
+    name: str
+    kind: pa.DataType
+    at: np.ndarray
+
+
 @dataclass
 class BatchNotes:
     """What the fast path notes of the records of a batch.
@@ -47,6 +63,7 @@ class BatchNotes:
     bad: np.ndarray = field(init=False)
     written: np.ndarray = field(init=False)
     new_fields: list[NewField] = field(default_factory=list)
+    unread: list[UnreadField] = field(default_factory=list)
     rounded: list[tuple[Path, np.ndarray]] = field(default_factory=list)
     lenient: bool = False
 
