@@ -29,8 +29,8 @@ def test_numbers_that_a_double_rounds_are_found_whatever_stands_around_them(
     texts = [around % number for number in numbers]
     for text in texts:
         json.loads(text)
-    # Numbers of more than 40 characters may be left to the strict path although a double holds them.
-    rounded = [at for at, number in enumerate(numbers) if not is_double(number) or len(number) > 40]
+    # Numbers of more than 25 characters may be left to the strict path although a double holds them.
+    rounded = [at for at, number in enumerate(numbers) if not is_double(number) or len(number) > 25]
     assert with_rounded(pa.array(texts)).tolist() == rounded
     for sliced in (texts[7:], texts[7:8]):
         expected = [at for at, text in enumerate(sliced) if 7 + at in rounded]

@@ -12,7 +12,8 @@ _OF_NUMBERS, _BEFORE, _AFTER = (
     np.isin(np.arange(256), np.frombuffer(characters, np.uint8))
     for characters in (b"0123456789.eE+-", b":[, \t\r\n", b"]}, \t\r\n")
 )
-_REACH = 40
+_REACH = 26
+"""A number of fewer characters is looked at; the longest text of a double has 24."""
 _PART = 1 << 18
 """Bytes that are looked at in one go: what is made of them stays in the processor's cache."""
 _SIGNIFICANT = 15
@@ -87,11 +88,18 @@ def with_rounded(texts: pa.StringArray) -> np.ndarray:
     )
     places, before, after = places[alone], before[alone], after[alone]
     whole = (before > 0) & (after > 0) & (before + after <= _REACH)
-    spans = zip((places - before + 1).tolist(), (places + after).tolist(), strict=True)
-    text = padded.tobytes() if len(places) else b""
-    numbers = pa.array([text[start:end] for start, end in spans], pa.binary()).cast(pa.string())
-    rounded = places[~(whole & _same_as_doubles(numbers))]
-    return np.unique(np.searchsorted(starts, rounded - _REACH, side="right") - 1)
+    held = whole.copy()
+    held[whole] = _same_as_doubles(_texts_at(padded, (places - before + 1)[whole], (places + after)[whole]))
+    return np.unique(np.searchsorted(starts, places[~held] - _REACH, side="right") - 1)
+
+
+def _texts_at(content: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> pa.StringArray:
+    """Return parts of ASCII text."""
+    offsets = np.concatenate([[0], np.cumsum(ends - starts)])
+    index = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], ends - starts)
+    return pa.StringArray.from_buffers(
+        len(starts), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(content[index])
+    )
 
 
 def _long_numbers(padded: np.ndarray) -> np.ndarray:
