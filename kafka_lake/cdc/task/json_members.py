@@ -19,7 +19,7 @@ from kafka_lake.formats.json.task.text import NotJsonError, TooDeepError, dumps,
 from kafka_lake.formats.json.task.types import as_text
 from kafka_lake.formats.task.error_classes import NOT_JSON, TOO_DEEP
 
-_MAY_CHANGE = r"[0-9][eE][-+]?[0-9]|\.[0-9]*[0-9]0[\s,\]}]|[0-9]{8}\.[0-9]|\.[0-9]{9}|-?0\.000|-0[\s,\]}]"
+_MAY_CHANGE = r"[:,\[\s]-?[0-9.]+[eE]|\.[0-9]*[0-9]0[\s,\]}]|[0-9]{8}\.[0-9]|\.[0-9]{9}|[:,\[\s]-?0\.000|-0[\s,\]}]"
 """Numbers that DuckDB rewrites, 1.50 or 1e3, or may round."""
 _WRAPPED = r'^\s*\{\s*"schema"\s*:'
 _BEFORE_SCHEMA = re.compile(r'\s*\{\s*"schema"\s*:\s*')

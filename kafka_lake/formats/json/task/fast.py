@@ -20,7 +20,7 @@ _TRIMMED = " \t\r\n"
 _LIKE_A_DATE, _REAL, _LONG = r'^"[0-9]{4}-[0-9]{2}-[0-9]{2}', r"[.eE]", r"[0-9]{18}"
 _TRAILING_COMMA = r",[ \t\r\n]*[\]}]"
 _DIGITS, _NULL, _WRITTEN = "numbers with many digits", "null in a required column", "numbers that are parts of texts"
-_WRITTEN_OTHERWISE = r"[0-9][eE][-+]?[0-9]|\.[0-9]*[0-9]0[\s,\]}]|[0-9.]{17}|[:,\[\s]-?0\.000|-0[\s,\]}]"
+_WRITTEN_OTHERWISE = r"[:,\[\s]-?[0-9.]+[eE]|\.[0-9]*[0-9]0[\s,\]}]|[0-9.]{17}|[:,\[\s]-?0\.000|-0[\s,\]}]"
 """Numbers that DuckDB may write otherwise than they were: 1.50 and 1e3, those of 16 digits, small ones, and -0."""
 
 
