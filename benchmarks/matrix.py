@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from confluent_kafka import Producer
 
@@ -25,6 +26,7 @@ from kafka_lake.spec.topic_table import Route, TopicTable, When
 
 _PARTITIONS = 5
 _SAUCES, _CHEESES = ("tomato", "bianca", "pesto", "barbecue"), ("mozzarella", "provolone", "vegan")
+_SPREAD = 0x9E3779B97F4A7C15F39CC0605CEDC835
 _BEGIN = datetime(2026, 11, 21, tzinfo=UTC)
 DDL = "order_id bigint, store_id int, sauce string, cheese string, total_price double, date_ordered timestamp"
 AVRO = json.dumps(
@@ -167,6 +169,7 @@ TOPICS: Mapping[str, Source] = {
     "with-new-field": Source(lambda n: _json(n, promo="x") if n % 100 == 0 else _json(n)),
     "with-object": Source(lambda n: _json(n, note={"a": n} if n % 2 else "text")),
     "with-whole-double": Source(lambda n: _json(n, store_id=float(n % 97)) if n % 100 == 0 else _json(n), dirty=100),
+    "with-more": Source(lambda n: _json(n, uuid=str(UUID(int=n * _SPREAD % 2**128)), promo=None, channel="app")),
     "with-map": Source(lambda n: _json(n, tags={"a": "x", f"k{n % 5}": "y"})),
     "with-json-key": Source(_json, has_key=True),
     "wide": Source(_wide, 0.3),
@@ -237,6 +240,7 @@ CASES: Sequence[Case] = (
     Case({"a map column": "with-map"}, {"schema": f"{DDL}, tags map<string, string>"}, goal=0.7),
     Case({"objects in a text column": "with-object"}, {"schema": f"{DDL}, note string"}, goal=0.6),
     Case({"12.0 for an int in 1 %": "with-whole-double"}, _PLAIN, goal=0.6),
+    Case({"a UUID, a null and a field without a column": "with-more"}, {"schema": f"{DDL}, uuid string"}, goal=0.7),
     Case({"sorted": "orders"}, {**_PLAIN, "sort_by": ("store_id",)}, goal=0.75),
     Case({"format v3": "orders"}, {**_PLAIN, "table_properties": {"format-version": "3"}}, goal=0.95),
     Case({"JSON Schema": "orders"}, {"format": "json_schema", "schema_file": "order.json"}, goal=0.85),
