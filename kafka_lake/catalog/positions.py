@@ -158,11 +158,7 @@ def _counted(table: Table, snapshot: Snapshot) -> int:
         # PyIceberg can't read equality deletes; deleted rows count then, as in summaries.
         with suppress(ValueError):
             return table.scan().count()
-    return sum(
-        entry.data_file.record_count
-        for manifest in data
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-    )
+    return sum(entry.data_file.record_count for manifest in data for entry in manifest.fetch_manifest_entry(table.io))
 
 
 def positions_in(summary: Mapping[str, str]) -> Positions:
