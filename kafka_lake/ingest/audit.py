@@ -7,6 +7,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from kafka_lake.catalog.positions import POSITION, ancestors, summary_of
@@ -83,7 +84,7 @@ def check(
     partitions = _partitions(context, staged)
     table = primary.branch.staged or primary.state.table.refresh()
     appended = table.metadata.snapshot_by_id(primary.appended)
-    carried = summary_of(appended).get(POSITION, "") if appended else ""
+    carried = summary_of(appended).get(POSITION) if appended else None
     lineage = {snapshot.snapshot_id for snapshot in ancestors(table, primary.snapshot)}
     problems = [
         f"{place(plan.topic, v.partition)} has {v.rows} rows that Kafka no longer has, the first at offset {v.first}; "
@@ -91,7 +92,7 @@ def check(
         for v in staged.vanished
     ]
     if not {primary.branch.head, primary.appended} <= lineage:
-        problems.insert(0, f"the staged snapshot {primary.snapshot} does not follow {primary.branch.head}")
+        problems.append(f"the staged snapshot {primary.snapshot} does not follow {primary.branch.head}")
     results = [
         row_count(spec, plan, staged),
         offset_continuity(
@@ -110,16 +111,13 @@ def check(
 
 def _column_changes(table: Table, primary: StagedTable) -> list[Change]:
     """Return how the columns differ from those of the planned head, without columns that the owner has dropped."""
-    schemas = {schema.schema_id: schema for schema in table.metadata.schemas}
+    schemas: dict[int | None, Schema] = {schema.schema_id: schema for schema in table.metadata.schemas}
     snapshots = (table.metadata.snapshot_by_id(snapshot_id) for snapshot_id in (primary.branch.head, primary.appended))
-    before, after = (schemas.get(s.schema_id) if s and s.schema_id is not None else None for s in snapshots)
+    before, after = (schemas.get(s.schema_id) if s else None for s in snapshots)
     if before is None or after is None:
         return []
-    found = changes(before, after)
-    if any(change.kind == "removed" for change in found):
-        present = {change.column for change in changes(primary.state.table.schema(), after) if change.kind == "removed"}
-        found = [change for change in found if change.kind != "removed" or change.column in present]
-    return found
+    removed = {c.column for c in changes(primary.state.table.schema(), after) if c.kind == "removed"}
+    return [c for c in changes(before, after) if c.kind != "removed" or c.column in removed]
 
 
 def row_count(spec: TopicTable, plan: Plan, staged: Staged) -> Finding:
@@ -196,7 +194,7 @@ def offset_continuity(
     plan: Plan,
     before: Position | None,
     partitions: Sequence[PartitionRows] | None,
-    carried: str,
+    carried: str | None,
     problems: Sequence[str] = (),
     others: Positions = MappingProxyType({}),
 ) -> Finding:
@@ -289,7 +287,7 @@ def noted(
     ]
     if len(unkept) > _NOTED:
         more = f"{len(unkept) - _NOTED} more not kept"
-        notes.append(ColumnNote(column="…", what=more, before="", after="", why=""))
+        notes.append(ColumnNote(column="…", what=more, before="", after=""))
     return (*_done(done), *notes)
 
 
@@ -305,18 +303,17 @@ def partitions_of(spans: Sequence[Span]) -> list[PartitionRows]:
     """
     found: dict[int, PartitionRows] = {}
     for span in sorted(spans, key=lambda s: (s.partition, s.first)):
-        before = found.get(
-            span.partition,
-            PartitionRows(partition=span.partition, rows=0, first=span.first, last=span.first - 1, distinct=0),
-        )
-        overlap = max(0, before.last - span.first + 1)
-        found[span.partition] = PartitionRows(
-            partition=span.partition,
-            rows=before.rows + span.rows,
-            first=before.first,
-            last=max(before.last, span.last),
-            distinct=before.distinct + max(0, span.rows - overlap),
-        )
+        rows = PartitionRows(span.partition, span.rows, span.first, span.last, span.rows)
+        if before := found.get(span.partition):
+            overlap = max(0, before.last - span.first + 1)
+            rows = PartitionRows(
+                partition=span.partition,
+                rows=before.rows + span.rows,
+                first=before.first,
+                last=max(before.last, span.last),
+                distinct=before.distinct + max(0, span.rows - overlap),
+            )
+        found[span.partition] = rows
     return list(found.values())
 
 

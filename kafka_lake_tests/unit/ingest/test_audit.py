@@ -1,6 +1,7 @@
 """The gates find each problem and name partition and offsets."""
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from kafka_lake.catalog.branches import StagingBranch, branch_name
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import POSITION, TableState, head_of
 from kafka_lake.catalog.tables import Totals
-from kafka_lake.common.offsets import Loss, OffsetRange, Position, TopicIdentity, positions_to_json
+from kafka_lake.common.offsets import Loss, OffsetRange, Position, Positions, TopicIdentity, positions_to_json
 from kafka_lake.ingest.audit import (
     Audited,
     PartitionRows,
@@ -50,9 +51,9 @@ PLAN = Plan((OffsetRange(0, 5, 9), OffsetRange(1, 2, 4)), Position(ME, {0: 9, 1:
 HELD = (PartitionRows(0, 4, 5, 8, 4), PartitionRows(1, 1, 3, 3, 1))
 
 
-def context(spec: TopicTable = SPEC) -> Context:
+def context(spec: TopicTable = SPEC, connections: Any = None) -> Context:
     nothing: Any = None
-    return Context(spec, nothing, "run", decoding=nothing)
+    return Context(spec, connections, "run", decoding=nothing)
 
 
 PLANNED = TableState(table=None, head=1, position=None)  # type: ignore[arg-type]
@@ -121,8 +122,9 @@ OVERLAPPING = HistoryResult(changes=10, overlapping=2)
 def test_of_a_keyed_table_each_key_and_each_record_is_accounted_for():
     finding = row_count(SPEC, PLAN, Counted(12, Rows(4), failed=2, dead_letters=Rows(2), merge_result=upserted()))
     assert finding.passed
-    facts = ("changes", "keys", "rows_inserted", "rows_updated", "rows_deleted", "keys_ignored", "dead_letters")
-    assert [finding.facts[name] for name in facts] == [10, 6, 1, 3, 1, 1, 2]
+    facts = ("records_read", "changes", "keys", "rows_inserted", "rows_updated", "rows_deleted", "keys_ignored")
+    assert [finding.facts[name] for name in facts] == [12, 10, 6, 1, 3, 1, 1]
+    assert finding.facts["dead_letters"] == 2
 
 
 @pytest.mark.parametrize(
@@ -196,28 +198,39 @@ def test_commit_that_loses_position_of_another_topic_is_refused() -> None:
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
-        ({"before": Position(ME, {0: 4, 1: 2})}, "partition 0 starts at 5, the table's position is 4"),
-        ({"carried": ""}, "has position (none)"),
-        ({"carried": BEFORE.to_json()}, "has position " + BEFORE.to_json()),
-        ({"held": [PartitionRows(0, 4, 4, 7, 4)]}, "partition 0 has offsets 4 to 7, planned were 5 to 8"),
-        ({"held": [PartitionRows(0, 4, 6, 9, 4)]}, "partition 0 has offsets 6 to 9, planned were 5 to 8"),
-        ({"held": [PartitionRows(1, 2, 2, 2, 1)]}, "partition 1 has 2 rows but 1 distinct offsets"),
-        ({"held": [PartitionRows(7, 3, 1, 9, 3)]}, "partition 7 has 3 rows (offsets 1 to 9) that were not planned"),
+        ({"before": Position(ME, {0: 4, 1: 2})}, "topic pizzas partition 0 starts at 5, the table's position is 4"),
+        ({"carried": None}, "the staged snapshot has position (none)"),
+        ({"carried": BEFORE.to_json()}, "the staged snapshot has position " + BEFORE.to_json()),
+        ({"held": [PartitionRows(0, 4, 4, 7, 4)]}, "topic pizzas partition 0 has offsets 4 to 7, planned were 5 to 8"),
+        ({"held": [PartitionRows(0, 4, 6, 9, 4)]}, "topic pizzas partition 0 has offsets 6 to 9, planned were 5 to 8"),
+        ({"held": [PartitionRows(1, 2, 2, 2, 1)]}, "topic pizzas partition 1 has 2 rows but 1 distinct offsets"),
+        (
+            {"held": [PartitionRows(7, 3, 1, 9, 3)]},
+            "topic pizzas partition 7 has 3 rows (offsets 1 to 9) that",
+        ),
         ({"chain": ["snapshot 2 does not follow 1"]}, "snapshot 2 does not follow 1"),
     ],
 )
 def test_a_break_is_found(wrong, problem):
     (found,) = continuity(**wrong).problems
-    assert problem in found
+    assert found.startswith(problem)
+
+
+REQUIRED = Change("f", "required added", "", "long")
 
 
 def test_schema_evolution():
     safe = [Change("a", "added", "", "string"), Change("b", "widened", "int", "long")]
-    assert schema_evolution([]).passed
+    assert schema_evolution([]) == Finding("schema_evolution", (), {})
     assert schema_evolution(safe).passed
     assert schema_evolution(safe).facts == {"a": "added: none → string", "b": "widened: int → long"}
-    finding = schema_evolution([*safe, Change("c.d", "type changed", "long", "int")])
-    assert finding.problems == ("column c.d: type changed (long → int)",)
+    unsafe = Change("c.d", "type changed", "long", "int"), Change("e", "removed", "long", ""), REQUIRED
+    assert schema_evolution([*safe, *unsafe]).problems == (
+        "column c.d: type changed (long → int)",
+        "column e: removed (long → none)",
+        "column f: required added (none → long)",
+    )
+    assert schema_evolution([unsafe[1]]).facts == {"e": "removed: long → none"}
 
 
 @pytest.fixture
@@ -227,7 +240,7 @@ def catalog(catalog):
     return catalog
 
 
-@pytest.mark.parametrize("wrong", ["", "another head", "another append", "another tip"])
+@pytest.mark.parametrize("wrong", ["", "another head", "another append", "an expired append", "another tip"])
 def test_what_is_staged_must_follow_the_head_and_hold_what_was_appended(wrong, catalog):
     """A branch that was removed and recreated at the same moment is another one."""
     table = catalog.pyiceberg.load_table(SPEC.identifier)
@@ -240,7 +253,7 @@ def test_what_is_staged_must_follow_the_head_and_hold_what_was_appended(wrong, c
     elsewhere = head_of(catalog.pyiceberg.load_table(SPEC.identifier))
     branch.head = elsewhere if wrong == "another head" else head
     tip = elsewhere if wrong == "another tip" else appended
-    added = elsewhere if wrong == "another append" else appended
+    added = {"another append": elsewhere, "an expired append": 17}.get(wrong, appended)
     primary = StagedTable(branch, tip, added, TableState(table, head, BEFORE), rows=0, files=0, size=0, spans=())
     staged = Staged(primary, None, records=0, tombstones=0, failed=0, known_failed=0)
     findings, _ = check(context(), PLAN, staged, (0, 0))
@@ -291,6 +304,8 @@ def test_dead_letters_are_told_by_class():
         "wrong_type": 1,
         "sample_wrong_type": "partition 0 offset 5 Value: x",
     }
+    of_topic = dead_letters(SPEC, staged_with(replace(WRONG, topic="pizzas"), failed=1))
+    assert of_topic.facts["sample_wrong_type"] == "topic pizzas partition 0 offset 5 Value: x"
     silent = TopicTable("pizzas", "pizza", "orders", samples=False)
     assert dead_letters(silent, staged_with(WRONG, failed=1)).facts["sample_wrong_type"] == "partition 0 offset 5"
 
@@ -325,6 +340,11 @@ def test_dead_letters_are_told_by_class():
 def test_a_limit_of_dead_letters_is_for_the_whole_run(settings, failed, earlier, problem):
     spec = TopicTable("pizzas", "pizza", "orders", **settings)
     assert dead_letters(spec, staged_with(BAD, failed=failed), earlier).problems == ((problem,) if problem else ())
+
+
+def test_limit_of_dead_letters_names_each_class():
+    (problem,) = dead_letters(replace(SPEC, max_dead_letters=2), staged_with(BAD, WRONG, failed=3)).problems
+    assert problem.endswith("at offset 7: no value; 1 wrong_type, the first in partition 0 at offset 5)")
 
 
 def test_losses_are_told_and_refuse_nothing():
@@ -388,6 +408,7 @@ def test_a_schema_that_a_policy_refuses_is_told():
 def test_records_of_wrong_types_can_be_refused():
     strict = TopicTable("pizzas", "pizza", "orders", on_incompatible="fail")
     staged = staged_with(BAD, WRONG, failed=3, schemas={"schema 7": 10}, ignored=(ADDED,))
+    assert len(schema_evolution([REQUIRED], strict, staged).problems) == 2
     finding = schema_evolution([ADDED], strict, staged)
     assert finding.problems == (
         "on_incompatible is fail, and 1 records don't fit their column, the first in partition 0 at offset 5",
@@ -455,7 +476,13 @@ def test_an_audit_has_all_findings_and_the_rows_of_each_partition(catalog):
     )
 
 
-def audited_staged(catalog: LakeCatalog, spans: tuple[Span, ...], **more: Any) -> Staged:
+def audited_staged(
+    catalog: LakeCatalog,
+    spans: tuple[Span, ...],
+    before: Position = BEFORE,
+    others: Positions = MappingProxyType({}),
+    **more: Any,
+) -> Staged:
     """Return rows on a branch that carries the plan's position."""
     table = catalog.pyiceberg.load_table(SPEC.identifier)
     head = head_of(table)
@@ -463,7 +490,8 @@ def audited_staged(catalog: LakeCatalog, spans: tuple[Span, ...], **more: Any) -
     branch.create()
     branch.append([], {POSITION: CARRIED})
     tip = branch.staged_snapshot()
-    primary = StagedTable(branch, tip, tip, TableState(table, head, BEFORE), rows=5, files=0, size=0, spans=spans)
+    state = TableState(table, head, before, others=others)
+    primary = StagedTable(branch, tip, tip, state, rows=5, files=0, size=0, spans=spans)
     return Staged(primary, None, 5, 0, 0, 0, **more)
 
 
@@ -475,6 +503,54 @@ def test_audit_that_passes_has_its_findings_and_times(catalog: LakeCatalog) -> N
     assert [finding.check for finding in passed.findings][:2] == ["row_count", "offset_continuity"]
     assert (passed.plan, passed.staged, passed.rows_by_partition) == (PLAN, staged, {0: 4, 1: 1})
     assert (steps, [*made.timings.seconds]) == (["audited"], ["audit"])
+
+
+COMPLETE = (Span(0, 4, 5, 8), Span(1, 1, 3, 3))
+
+
+@pytest.mark.parametrize(
+    ("spans", "state", "problem"),
+    [
+        (COMPLETE, {"before": Position(ME, {0: 4, 1: 2})}, "partition 0 starts at 5, the table's position is 4"),
+        (COMPLETE, {"others": {"drinks": Position(replace(ME, topic="drinks"), {0: 7})}}, f"has position {CARRIED}, "),
+        ((*COMPLETE, Span(2, 1, 0, 0)), {}, "partition 2 has 1 rows (offsets 0 to 0) that were not planned"),
+    ],
+)
+def test_audit_compares_positions_and_rows_with_the_plan(catalog, spans, state, problem):
+    with pytest.raises(CheckFailedError) as refused:
+        audit(context(), PLAN, audited_staged(catalog, spans, **state))
+    assert problem in str(refused.value)
+
+
+def test_audit_counts_dead_letters_of_the_whole_run(catalog):
+    limited = context(replace(SPEC, max_dead_letters=3))
+    staged = replace(audited_staged(catalog, COMPLETE), records=6, failed=1, known_failed=1)
+    with pytest.raises(CheckFailedError, match="4 dead letters of 16 records, the limit is 3"):
+        audit(limited, PLAN, staged, (3, 10))
+
+
+@pytest.mark.parametrize("spans", [None, (Span(0, 4, 5, 8), Span(0, 1, 8, 8))])
+def test_rows_are_scanned_where_reports_are_not_enough(catalog, spans):
+    asked, scanned = {}, []
+    reader = SimpleNamespace(
+        format=lambda _: reader,
+        option=lambda key, value: asked.update({key: value}) or reader,
+        load=lambda name: {**asked, "table": name},
+    )
+    # A recreated topic has rows of two ids.
+    found = [
+        {"partition": 0, "topic_id": "t", "rows": 3, "first": 5, "last": 7, "distinct": 3},
+        {"partition": 0, "topic_id": "u", "rows": 1, "first": 8, "last": 8, "distinct": 1},
+        {"partition": 1, "topic_id": "t", "rows": 2, "first": 3, "last": 3, "distinct": 1},
+    ]
+    frames = SimpleNamespace(partitions=lambda rows: scanned.append(rows) or found)
+    connections = SimpleNamespace(spark=lambda: SimpleNamespace(read=reader), catalog=catalog, frames=frames)
+    staged = audited_staged(catalog, spans)
+    findings, rows = check(context(connections=connections), PLAN, staged)
+    assert rows == {0: 4, 1: 2}
+    assert findings[1].problems == ("topic pizzas partition 1 has 2 rows but 1 distinct offsets",)
+    between = {"start-snapshot-id": str(staged.primary.branch.head), "end-snapshot-id": str(staged.primary.appended)}
+    assert scanned == [{**between, "table": catalog.spark_name(SPEC.identifier)}]
 
 
 @pytest.mark.parametrize("of_rules", [True, False])
@@ -514,6 +590,23 @@ def test_totals_of_a_commit() -> None:
     assert totals(replay, merged) == Totals(commits=1, refused=2, moved=10, rewrites=1, seconds=seconds)
     replaced = replace(PLAN, kind="replay", deletes=PLAN.ranges)
     assert totals(replaced, staged) == replace(appended, rewrites=1)
+
+
+def test_audit_reports_only_columns_removed_since_the_plan(catalog):
+    table = catalog.pyiceberg.load_table(SPEC.identifier)
+    with table.update_schema() as update:
+        update.add_column("before", StringType()).add_column("since", StringType())
+    table.append(pa.table({"id": [1], "before": ["a"], "since": ["b"]}))
+    with table.update_schema() as update:
+        update.delete_column("before")
+    staged = audited_staged(catalog, COMPLETE)
+    with table.update_schema() as update:
+        update.delete_column("since").add_column("note", StringType())
+    staged.primary.branch.append([], {POSITION: CARRIED})
+    tip = staged.primary.branch.written(staged.primary.appended).snapshot_id
+    findings, _ = check(context(), PLAN, replace(staged, primary=replace(staged.primary, snapshot=tip, appended=tip)))
+    assert findings[2].facts == {"since": "removed: string → none", "note": "added: none → string"}
+    assert findings[2].problems == ("column since: removed (string → none)",)
 
 
 def test_an_audit_compares_the_schema_of_the_staged_rows_with_the_heads(catalog):
