@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass
+from math import inf
 
 from kafka_lake.catalog.positions import TableState, ancestors, follows_another, summary_of
 
@@ -51,7 +52,7 @@ def pending_reconciliation(table: TableState, dead_letters: TableState) -> Pendi
         f"{mark}@{numbers[s.snapshot_id]}": s for s in history if (mark := summary_of(s).get(UNRECONCILED))
     }
     now = numbers[history[0].snapshot_id] if history else 0
-    known, oldest = set(numbers.values()), min(numbers.values(), default=0)
+    known, oldest = set(numbers.values()), min(numbers.values(), default=inf)
     # Older dead letters were published with a snapshot that has expired.
     known_since = history[-1].timestamp_ms if history and follows_another(history[-1]) else 0
     reconciled, stale, restore, rolled_back = _NONE, list[int](), None, ""
@@ -65,7 +66,7 @@ def pending_reconciliation(table: TableState, dead_letters: TableState) -> Pendi
                 stale.append(snapshot.snapshot_id)
             continue
         reconciled = max(reconciled, _number(mark))
-        has_older = bool(history) and oldest < _number(mark)
+        has_older = oldest < _number(mark)
         if mark.startswith(_ROLLED_BACK):
             if has_older and _number(mark) not in known:
                 # Main was rolled back once more, behind where it was then.

@@ -107,17 +107,20 @@ def test_letters_of_a_commit_that_never_was_are_due(tables):
 
 
 @pytest.mark.parametrize("keeps_parent", [True, False])
-def test_letters_of_an_expired_commit_are_not_due(keeps_parent, tables):
+@pytest.mark.parametrize(("later_ms", "is_due"), [(1, False), (0, True)])
+def test_letters_before_the_oldest_snapshot_are_not_due(later_ms, is_due, keeps_parent, tables):
     """PyIceberg takes a parent that expires out of its child."""
     first = tables.append("table")
-    tables.append("letters", staged_with=first)
+    letters = tables.append("letters", staged_with=first)
+    published_ms = tables.load("letters").metadata.snapshot_by_id(letters).timestamp_ms
     tables.append("table")
     table = tables.load("table")
-    newest = table.metadata.snapshots[-1]
+    newest = table.metadata.snapshots[-1].model_copy(update={"timestamp_ms": published_ms + later_ms})
     if not keeps_parent:
         newest = newest.model_copy(update={"parent_snapshot_id": None})
     table.metadata = table.metadata.model_copy(update={"snapshots": [newest]})
-    assert pending_reconciliation(read_state(table), read_state(tables.load("letters"))) is None
+    pending = pending_reconciliation(read_state(table), read_state(tables.load("letters")))
+    assert pending == (Pending("published without its rows@2", None, (), (letters,)) if is_due else None)
 
 
 def test_dead_letters_come_back_after_a_rollback_of_their_rows(tables):
@@ -130,6 +133,27 @@ def test_dead_letters_come_back_after_a_rollback_of_their_rows(tables):
     assert tables.pending_reconciliation() == Pending("rolled back: a@1", with_letters)
     tables.append("letters", reconciled="rolled back: a@1")
     assert tables.pending_reconciliation() is None, "once"
+    marked = tables.append("table", unreconciled="b")
+    assert tables.pending_reconciliation() == Pending("b@3", None, (marked,))
+
+
+def test_dead_letters_come_back_again_after_a_second_rollback(tables):
+    first, second = tables.append("table"), tables.append("table")
+    before = tables.append("letters")
+    tables.append("table", unreconciled="a")
+    tables.append("letters", reconciled="a@3", reconciled_from=before)
+    tables.load("table").manage_snapshots().rollback_to_snapshot(second).commit()
+    tables.append("letters", reconciled="rolled back: a@2")
+    assert tables.pending_reconciliation() is None
+    tables.load("table").manage_snapshots().rollback_to_snapshot(first).commit()
+    assert tables.pending_reconciliation() == Pending("rolled back: a@1", before)
+
+
+def test_dead_letters_of_a_table_without_snapshots_are_stale(tables):
+    stale = tables.append("letters", staged_with=17)
+    assert tables.pending_reconciliation() == Pending("published without its rows@0", None, (), (stale,))
+    tables.append("letters", reconciled="a@1")
+    assert tables.pending_reconciliation() is None
 
 
 def test_dead_letters_come_back_from_the_oldest_snapshot_that_is_there(tables: Tables) -> None:
@@ -200,6 +224,18 @@ def test_what_is_left_is_counted_before_it_is_visible(taken, given, right, table
     reported = f"orders__dead_letters: it has 1 rows, {taken} are removed and {given} added, but 2 were staged"
     with pytest.raises(AuditFailedError, match=reported):
         reconcile.check_counts(context(connections), (before, after), taken, given)
+
+
+def test_dead_letters_are_counted_by_spark_without_a_summary(tables):
+    before, after = tables.append("letters"), tables.append("letters")
+    without_totals(tables.catalog, SPEC.dead_letter_table)
+    name = tables.catalog.spark_name(SPEC.dead_letter_table)
+    counts = {f"SELECT * FROM {name} VERSION AS OF {snapshot}": n for snapshot, n in ((before, 5), (after, 7))}
+    spark = SimpleNamespace(sql=lambda text: SimpleNamespace(count=lambda: counts[text]))
+    connections = SimpleNamespace(catalog=tables.catalog, spark=lambda: spark)
+    reconcile.check_counts(context(connections), (before, after), 1, 3)
+    with pytest.raises(AuditFailedError, match="it has 5 rows, 1 are removed and 2 added, but 7 were staged"):
+        reconcile.check_counts(context(connections), (before, after), 1, 2)
 
 
 def test_ranges_near_each_other_are_one():
