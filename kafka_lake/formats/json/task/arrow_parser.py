@@ -1,4 +1,4 @@
-"""Arrow's parser of JSON, which must be told of every field that an object may have."""
+"""Arrow's parser of JSON, which needs every field that an object may have in its schema."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -69,7 +69,7 @@ class ArrowParser:
         return {name: table.column(name).combine_chunks() for name in table.column_names}
 
     def _learn(self, found: pa.StructType) -> bool:
-        """Add fields to those that the parser is told of; return whether it can be told of all."""
+        """Add fields to the parser's schema; return whether it can hold all of them."""
         columns = self._columns
         more = _without_values(found, columns, self._unwanted) if self._rules.infer else _simplified(found, columns)
         if more is None:
