@@ -303,7 +303,9 @@ def partitions_of(spans: Sequence[Span]) -> list[PartitionRows]:
     """
     found: dict[int, PartitionRows] = {}
     for span in sorted(spans, key=lambda s: (s.partition, s.first)):
-        rows = PartitionRows(span.partition, span.rows, span.first, span.last, span.rows)
+        rows = PartitionRows(
+            partition=span.partition, rows=span.rows, first=span.first, last=span.last, distinct=span.rows
+        )
         if before := found.get(span.partition):
             overlap = max(0, before.last - span.first + 1)
             rows = PartitionRows(
