@@ -25,9 +25,6 @@ from kafka_lake.orchestration.runs import SETTINGS_TAG, WORK_TAG, settings_finge
 from kafka_lake.runtime.commit import CHECKS
 from kafka_lake.spec.topic_table import TopicTable
 
-FAILED = "its last run failed"
-"""Why a topic has a run of its own: its next failure must not end the run of other topics."""
-
 FAR_BEHIND = 1_000_000
 """A topic with more pending offsets has a run of its own: other topics would wait for its first step."""
 
@@ -47,17 +44,20 @@ class Sharing:
     places: int
     continuous: frozenset[dg.AssetKey] = frozenset()
 
-    def why_alone(self, spec: TopicTable, failures: int, pools: Collection[str]) -> str:
-        """Return why a topic has a run of its own; empty if it may share one."""
-        if failures:
-            return FAILED
-        if table_key(spec) in self.continuous:
-            return "its runs continue for hours"
-        if spec.topics:
-            return "its table has several topics, which a run reads one after the other"
-        if any(table.transform for table in spec.tables):
-            return "its transform has a Spark session of its own"
-        return "another run has its pool, or waits for it" if pool_name(spec) in pools else ""
+    def runs_alone(self, spec: TopicTable, pools: Collection[str]) -> bool:
+        """Return whether a topic has runs of its own, since other topics would wait for it.
+
+        Args:
+            pools: The pools that other runs hold or wait for.
+        """
+        return (
+            table_key(spec) in self.continuous
+            # A run reads them one after the other.
+            or bool(spec.topics)
+            # Each transform has a Spark session of its own.
+            or any(table.transform for table in spec.tables)
+            or pool_name(spec) in pools
+        )
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,19 @@ class Due:
     """A topic, or a table of several topics, with pending records.
 
     Args:
-        alone: Why it has a run of its own; empty if it may share one.
+        alone: Whether it has runs of its own.
+        failed: Whether its last run failed: its next failure must not end the run of other topics.
     """
 
     name: str
     offsets: int
-    alone: str = ""
+    alone: bool = False
+    failed: bool = False
 
     @property
     def shares(self) -> bool:
         """Return whether it may share a run."""
-        return not self.alone and self.offsets <= FAR_BEHIND
+        return not self.alone and not self.failed and self.offsets <= FAR_BEHIND
 
 
 def groups(due: Iterable[Due], in_flight: int, places: int) -> list[list[str]]:

@@ -29,7 +29,6 @@ from kafka_lake.orchestration.metadata import last_reports, topic_materializatio
 from kafka_lake.orchestration.partitions import partitions_of
 from kafka_lake.orchestration.runs import Failures, InFlight, attempts, failed_lately, failures, in_flight
 from kafka_lake.orchestration.sensors.requests import (
-    FAILED,
     FAR_BEHIND,
     Due,
     Pace,
@@ -187,7 +186,8 @@ class _Tick:
 
     tables: dict[str, Table] = field(default_factory=dict)
     due: dict[str, list[Work]] = field(default_factory=dict)
-    alone: dict[str, str] = field(default_factory=dict)
+    alone: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
     additions: list[dg.AddDynamicPartitionsRequest] = field(default_factory=list)
     reports: list[tuple[Work, Watermarks]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -256,7 +256,10 @@ def evaluate(
                 tick.notes.append(f"{spec.topic}: its last runs failed, the next one starts in {seconds:.0f} s")
                 continue
             tick.due.setdefault(name, []).append(work)
-            tick.alone[name] = sharing.why_alone(spec, before.count, flight.pools)
+            if before.count:
+                tick.failed.add(name)
+            if sharing.runs_alone(spec, flight.pools):
+                tick.alone.add(name)
             if not work.new_partitions:
                 tick.reports.append((work, now))
     if tick.failures and len(tick.failures) == len(specs):
@@ -276,7 +279,7 @@ def _requests(
 ) -> list[dg.RunRequest]:
     """Return the runs of the topics that are due; ask a run to end if topics wait for its place."""
     due = [
-        Due(name, sum(work_of_topic.offsets for work_of_topic in works), tick.alone[name])
+        Due(name, sum(work.offsets for work in works), alone=name in tick.alone, failed=name in tick.failed)
         for name, works in tick.due.items()
     ]
     # The start of a run is its main cost: topics that become due during one share the next.
@@ -294,7 +297,7 @@ def _requests(
         # The oldest one.
         context.instance.add_run_tags(flight.shared[0], {YIELD_TAG: "true"})
     # These topics share runs again after this one, which ends soon.
-    once = {topic.name for topic in alone if topic.offsets > FAR_BEHIND or topic.alone == FAILED}
+    once = {topic.name for topic in alone if topic.offsets > FAR_BEHIND or topic.failed}
     return [
         request(
             [tick.tables[name] for name in names],

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_lake.orchestration.keys import pool_name, table_key
-from kafka_lake.orchestration.sensors.requests import FAILED, FAR_BEHIND, Due, Sharing, groups
+from kafka_lake.orchestration.sensors.requests import FAR_BEHIND, Due, Sharing, groups
 from kafka_lake.spec.topic_table import TopicTable
 
 SPEC = TopicTable("pizzas", "pizza", "orders")
@@ -50,7 +50,8 @@ def test_topics_beyond_the_limit_of_a_run_wait():
 def test_topic_far_behind_shares_no_run():
     assert Due("t", FAR_BEHIND).shares
     assert not Due("t", FAR_BEHIND + 1).shares
-    assert not Due("t", 1, alone=FAILED).shares
+    assert not Due("t", 1, alone=True).shares
+    assert not Due("t", 1, failed=True).shares
 
 
 @given(st.lists(st.integers(0, FAR_BEHIND), max_size=60), st.integers(0, 9), st.integers(1, 9))
@@ -67,17 +68,14 @@ def test_no_topic_is_in_two_runs_and_no_run_is_empty(pending, in_flight, places)
 
 
 @pytest.mark.parametrize(
-    ("spec", "sharing", "failures", "pools", "reason"),
+    ("spec", "sharing", "pools", "alone"),
     [
-        (SPEC, SHARING, 0, (), ""),
-        (SPEC, SHARING, 1, (), FAILED),
-        (SPEC, replace(SHARING, continuous=frozenset([table_key(SPEC)])), 0, (), "continue for hours"),
-        (replace(SPEC, transform="shop:loud"), SHARING, 0, (), "transform"),
-        (replace(SPEC, topics=("pizzas", "pasta")), SHARING, 0, (), "several topics"),
-        (SPEC, SHARING, 0, (pool_name(SPEC),), "has its pool"),
+        (SPEC, SHARING, ("table_of_another",), False),
+        (SPEC, replace(SHARING, continuous=frozenset([table_key(SPEC)])), (), True),
+        (replace(SPEC, transform="shop:loud"), SHARING, (), True),
+        (replace(SPEC, topics=("pizzas", "pasta")), SHARING, (), True),
+        (SPEC, SHARING, (pool_name(SPEC),), True),
     ],
 )
-def test_topic_that_could_hold_others_up_has_its_own_run(spec, sharing, failures, pools, reason):
-    found = sharing.why_alone(spec, failures, pools)
-    assert reason in found
-    assert bool(found) == bool(reason)
+def test_topic_that_could_hold_others_up_has_its_own_run(spec, sharing, pools, alone):
+    assert sharing.runs_alone(spec, pools) is alone
