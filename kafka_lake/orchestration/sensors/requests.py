@@ -158,7 +158,7 @@ def work_of(spec: TopicTable, position: Position | None, now: Watermarks, known:
     """Return the pending work of a topic. Pure."""
     from kafka_lake.ingest.plan import backlog
 
-    state = f"{position.to_json() if position else ''}→{sorted(now.end.items())}"
+    state = f"{position and position.to_json()}→{sorted(now.end.items())}"
     due = backlog(position, now, now.low, accept_losses=True)
     behind = {r.partition: len(r) for r in due.ranges}
     missing = tuple(missing_keys(known, now.partitions, partial(partition_key, spec)))

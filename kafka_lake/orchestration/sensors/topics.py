@@ -286,10 +286,13 @@ def _requests(
     may_share = [] if flight.starting else [topic for topic in due if topic.shares]
     shared = groups(may_share, len(flight.shared), places)
     alone = [topic for topic in due if not topic.shares]
-    runs = [(names, True) for names in shared] + [([topic.name], False) for topic in alone]
-    prints = [fingerprint([work for name in names for work in tick.due[name]]) for names, _ in runs]
-    before = attempts(context, prints)
-    requested = {name for names, _ in runs for name in names}
+    wanted = [(names, True) for names in shared] + [([topic.name], False) for topic in alone]
+    runs = [
+        (names, fingerprint([work for name in names for work in tick.due[name]]), is_shared)
+        for names, is_shared in wanted
+    ]
+    before = attempts(context, [work for _, work, _ in runs])
+    requested = {name for names, _, _ in runs for name in names}
     for name, works in tick.due.items():
         for work in works:
             tick.note(work, "a run is requested" if name in requested else "waits for a shared run")
@@ -306,7 +309,7 @@ def _requests(
             before[work],
             shared=is_shared,
         )
-        for (names, is_shared), work in zip(runs, prints, strict=True)
+        for names, work, is_shared in runs
     ]
 
 

@@ -11,7 +11,7 @@ import pytest
 from kafka_lake.errors import AuditFailedError, RegistryError
 from kafka_lake.ingest.topic_runner import LeftBehindError
 from kafka_lake.orchestration.keys import member_tag, op_name
-from kafka_lake.orchestration.runs import dagster_at_hand, failed_runs
+from kafka_lake.orchestration.runs import FailedRun, dagster_at_hand, failed_runs
 from kafka_lake.orchestration.steps import as_failures
 from kafka_lake.spec.topic_table import TopicTable
 
@@ -63,6 +63,26 @@ def test_shared_run_that_fails_counts_for_failed_topics_only() -> None:
     found = failed_runs([TopicTable("orders"), TopicTable("clicks")])
     assert [*found] == ["orders"]
     assert found["orders"].error == "Topic orders: 1001 new columns."
+
+
+def test_run_in_flight_hides_no_failed_one() -> None:
+    ended("orders", dg.Failure(description="Topic orders: 1001 new columns."))
+    with dagster_at_hand() as instance:
+        tags = {member_tag("orders"): "orders"}
+        instance.add_run(dg.DagsterRun("made", status=dg.DagsterRunStatus.STARTED, tags=tags))
+    assert [*failed_runs([TopicTable("orders")])] == ["orders"]
+
+
+def test_failed_run_without_a_time_says_so() -> None:
+    line = FailedRun("0123456789", "", "gone").line("orders")
+    assert line == "The last run of topic orders, 01234567, failed at an unknown time: gone"
+
+
+def test_dagster_of_the_project_is_asked_without_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DAGSTER_HOME")
+    monkeypatch.setenv("KAFKA_LAKE_HOME", str(tmp_path))
+    with dagster_at_hand() as instance:
+        assert instance.root_directory == str(tmp_path / "dagster")
 
 
 def test_without_a_dagster_that_can_be_asked_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,28 @@
 """Which due topics share a run."""
 
+import json
+import re
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_lake.orchestration.keys import pool_name, table_key
-from kafka_lake.orchestration.sensors.requests import FAR_BEHIND, Due, Sharing, groups
+from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
+from kafka_lake.orchestration.keys import SHARED_TAG, TOPIC_TAG, member_tag, pool_name, table_key
+from kafka_lake.orchestration.runs import SETTINGS_TAG, WORK_TAG, settings_fingerprint
+from kafka_lake.orchestration.sensors.requests import (
+    FAR_BEHIND,
+    Due,
+    Pace,
+    Sharing,
+    Table,
+    fingerprint,
+    groups,
+    request,
+    run_checks,
+    work_of,
+)
 from kafka_lake.spec.topic_table import TopicTable
 
 SPEC = TopicTable("pizzas", "pizza", "orders")
@@ -79,3 +94,47 @@ def test_no_topic_is_in_two_runs_and_no_run_is_empty(pending, in_flight, places)
 )
 def test_topic_that_could_hold_others_up_has_its_own_run(spec, sharing, pools, alone):
     assert sharing.runs_alone(spec, pools) is alone
+
+
+ME = TopicIdentity("c", "t", "pizzas")
+NOW = Watermarks(ME, {0: 0, 1: 0}, {0: 5, 1: 5})
+OTHER = replace(SPEC, topic="pasta", table="pasta")
+
+
+def test_work_is_identified_by_topic_position_and_end():
+    at, later = Position(ME, {0: 1, 1: 1}), Position(ME, {0: 2, 1: 1})
+    works = [work_of(SPEC, position, NOW, ()) for position in (None, at, later)]
+    works.append(work_of(SPEC, None, replace(NOW, end={0: 5, 1: 6}), ()))
+    prints = {*(work.fingerprint for work in works), fingerprint(works[:1]), fingerprint(works[:2])}
+    prints.add(fingerprint([work_of(OTHER, None, NOW, ())]))
+    assert len(prints) == 7
+    assert all(re.fullmatch("[0-9a-f]{16}", found) for found in (*prints, settings_fingerprint(SPEC)))
+
+
+def test_run_of_two_topics_names_both():
+    tables = [Table([work_of(spec, None, NOW, ())], ()) for spec in (SPEC, OTHER)]
+    made = request(tables, Pace(5.0, 60.0), "0123", attempt=2, shared=True)
+    assert made.run_key == "2 topics:0123#2"
+    assert made.asset_selection == [table_key(SPEC), table_key(OTHER)]
+    assert made.asset_check_keys == [*run_checks(SPEC), *run_checks(OTHER)]
+    config = {"catch_up_for": 60.0, "poll_every": 5.0, "topics": 2}
+    assert made.run_config == {"ops": {"pizza__orders": {"config": config}, "pizza__pasta": {"config": config}}}
+    settings = {"pizzas": settings_fingerprint(SPEC), "pasta": settings_fingerprint(OTHER)}
+    assert json.loads(made.tags[SETTINGS_TAG]) == settings
+    assert made.tags == {
+        TOPIC_TAG: "pizzas [0…1], pasta [0…1]",
+        member_tag("pizzas"): "pizzas",
+        member_tag("pasta"): "pasta",
+        SHARED_TAG: "",
+        WORK_TAG: "0123",
+        SETTINGS_TAG: made.tags[SETTINGS_TAG],
+    }
+
+
+def test_run_of_one_topic_has_its_range_of_partitions():
+    table = Table([work_of(SPEC, None, NOW, ["1", "7"])], ["1", "7"])
+    made = request([table], Pace(5.0), "0123", attempt=0, shared=False)
+    assert made.run_key == "pizzas:0123#0"
+    assert made.tags["dagster/asset_partition_range_start"] == "1", "Dagster has it before the new one"
+    assert made.tags["dagster/asset_partition_range_end"] == "0"
+    assert SHARED_TAG not in made.tags

@@ -25,6 +25,7 @@ from kafka_lake.orchestration.keys import (
     SHARED_TAG,
     TOPIC_TAG,
     YIELD_TAG,
+    member_tag,
     pool_name,
     table_key,
 )
@@ -542,7 +543,7 @@ def test_due_topics_without_a_place_make_one_run_yield(instance, catalog, due):
     (request,) = tick(instance, catalog, MANY[:1], sharing=Sharing(places=1)).run_requests
     run = run_of(instance, request, dg.DagsterRunStatus.STARTED)
     assert not tick(instance, catalog, MANY, sharing=Sharing(places=1)).run_requests
-    assert YIELD_TAG in instance.get_run_by_id(run.run_id).tags
+    assert instance.get_run_by_id(run.run_id).tags[YIELD_TAG] == "true"
     reported = str(tick(instance, catalog, MANY, sharing=Sharing(places=1)).skip_message)
     assert "b: 10 behind, waits for a shared run" in reported
 
@@ -553,7 +554,7 @@ def test_run_by_other_settings_is_asked_to_end(instance, catalog, due):
     tick(instance, catalog, MANY[:1])
     assert YIELD_TAG not in instance.get_run_by_id(run.run_id).tags
     tick(instance, catalog, [replace(MANY[0], max_records_per_commit=7)])
-    assert YIELD_TAG in instance.get_run_by_id(run.run_id).tags
+    assert instance.get_run_by_id(run.run_id).tags[YIELD_TAG] == "true"
 
 
 def test_topics_that_become_due_during_a_start_share_the_next_run(instance, catalog, due):
@@ -562,9 +563,10 @@ def test_topics_that_become_due_during_a_start_share_the_next_run(instance, cata
     assert not tick(instance, catalog, MANY).run_requests
     assert YIELD_TAG not in instance.get_run_by_id(run.run_id).tags
     instance.delete_run(run.run_id)
-    run_of(instance, request, dg.DagsterRunStatus.STARTED)
+    run = run_of(instance, request, dg.DagsterRunStatus.STARTED)
     (shared,) = tick(instance, catalog, MANY).run_requests
     assert shared.tags[TOPIC_TAG] == "b [0…1], c [0…1]"
+    assert YIELD_TAG not in instance.get_run_by_id(run.run_id).tags, "no topic waits for its place"
 
 
 def test_shared_run_that_would_wait_for_one_topic_is_requested_without_it(instance, catalog, due):
@@ -617,4 +619,22 @@ def test_topic_far_behind_gets_a_run_of_its_own(instance, catalog, due, answers)
     answers["b"] = replace(answers["b"], end={0: FAR_BEHIND, 1: 1})
     requests = tick(instance, catalog, MANY, Pace(5.0, 300.0)).run_requests
     assert [request.tags[TOPIC_TAG] for request in requests] == ["a [0…1], c [0…1]", "b"]
+    assert [SHARED_TAG in request.tags for request in requests] == [True, False]
+    assert requests[0].run_config["ops"]["pizza__a"]["config"]["catch_up_for"] == 300.0
     assert requests[1].run_config["ops"]["pizza__b"]["config"]["catch_up_for"] == 0.0
+
+
+def test_run_of_its_own_continues_up_to_the_limit(instance, catalog, due, answers):
+    answers["b"] = replace(answers["b"], end={0: FAR_BEHIND, 1: 0})
+    (request,) = tick(instance, catalog, [replace(MANY[1], transform="shop:loud")], Pace(5.0, 300.0)).run_requests
+    assert request.run_config["ops"]["pizza__b"]["config"]["catch_up_for"] == 300.0
+
+
+@pytest.mark.parametrize(("age", "found"), [(5390, {"pizzas"}), (5410, set())])
+def test_failures_of_the_last_hour_and_a_half_count(instance, monkeypatch, age, found):
+    run = dg.DagsterRun("job", tags={member_tag("pizzas"): "pizzas"}, status=dg.DagsterRunStatus.STARTED)
+    instance.add_run(run)
+    instance.report_run_failed(run)
+    updated = instance.get_run_record_by_id(run.run_id).update_timestamp.timestamp()
+    monkeypatch.setattr(topic_runs.time, "time", lambda: updated + age)
+    assert topic_runs.failed_lately(dg.build_sensor_context(instance=instance), [SPEC, OTHER]) == found
