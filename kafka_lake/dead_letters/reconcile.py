@@ -62,7 +62,7 @@ def reconcile(
     among: DataFrame | None = None,
     relabelled: DataFrame | None = None,
     merged: DataFrame | None = None,
-) -> int:
+) -> None:
     """Remove dead letters whose records are in the table.
 
     Args:
@@ -70,20 +70,17 @@ def reconcile(
         among: Dead letters among which to look, if forced; None for all.
         relabelled: Dead letters that replace those of the same records.
         merged: Dead letters that became events of an upsert table or a history.
-
-    Returns:
-        The number of dead letters that the table lost.
     """
     spec, connections = context.spec, context.connections
     loaded = [connections.catalog.table(name) for name in (spec.identifier, spec.dead_letter_table)]
     if loaded[0] is None or loaded[1] is None:
-        return 0
+        return
     table, dead_letters = read_state(loaded[0]), read_state(loaded[1])
     pending = pending_reconciliation(table, dead_letters)
     if dead_letters.head is None or table.head is None:
-        return 0
+        return
     if not pending and not forced and relabelled is None and merged is None:
-        return 0
+        return
     with ExitStack() as undo:
         if relabelled is not None:
             relabelled = cached(relabelled, undo)
@@ -102,7 +99,7 @@ def reconcile(
         removed_count: int = removed.count()
         added_count: int = change.added.count() if change.added is not None else 0
         if not pending and not removed_count and not added_count:
-            return 0
+            return
         summary = {**author_summary(context.run_id, RECONCILE), RECONCILED_FROM: str(dead_letters.head)}
         if dead_letters.positions:
             summary[POSITION] = positions_to_json(dead_letters.positions.values())
@@ -128,14 +125,13 @@ def reconcile(
         check_counts(context, (dead_letters.head, staged), removed_count, added_count)
         branch.publish(staged)
     context.observer.step_done("reconciled dead letters published")
-    return removed_count - added_count
 
 
 def _change(tables: _Tables) -> _Change:
     context, table, dead_letters, pending = tables.context, tables.table, tables.dead_letters, tables.pending
     spec, connections = context.spec, context.connections
-    assert table.head is not None, "the caller checked it"
-    assert dead_letters.head is not None, "the caller checked it"
+    assert table.head is not None
+    assert dead_letters.head is not None
     spark, frames = connections.spark(), connections.frames
     name, before = connections.catalog.spark_name(spec.dead_letter_table), None
     current = at_version(spark, name, dead_letters.head)

@@ -48,11 +48,11 @@ class DeadLetterReplay(Job):
             return
         _chosen(context, where, dead_letters)
 
-        def finish() -> int:
+        def finish() -> None:
             # The snapshot that shows an unfinished reconciliation may have expired: compare the data.
             among = current_dead_letters(context) if where else None
             near = _chosen(context, where, among) if among else None
-            return reconcile(context, forced=True, among=near)
+            reconcile(context, forced=True, among=near)
 
         context.with_retries(finish)
 

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from kafka_lake.catalog.branches import StagingBranch
-from kafka_lake.catalog.positions import POSITION, ancestors, head_of, read_state, summary_of
+from kafka_lake.catalog.positions import KIND, POSITION, RECONCILE, ancestors, head_of, read_state, summary_of
 from kafka_lake.common.offsets import OffsetRange
-from kafka_lake.dead_letters.pending import STAGED_WITH
+from kafka_lake.dead_letters.pending import RECONCILED_FROM, STAGED_WITH
 from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest import pipeline
 from kafka_lake.runtime.decoding import Written
@@ -371,6 +371,19 @@ def test_letters_that_still_do_not_fit_keep_their_place_when_they_are_delivered(
     world = outcome(BAD, ("produce", (0, ["bad-1"])), NEXT, ("mend", "bad-0"), Attempt("dead_letter_replay"))
     assert not world.violations
     assert [r.kind for r in world.view(LETTERS).content()] == ["bad-1"]
+
+
+def test_letters_that_still_do_not_fit_are_written_again() -> None:
+    """Their errors may be other ones."""
+    world = World()
+    for step in (BAD, ("produce", (0, ["bad-1"])), NEXT, ("mend", "bad-0"), Attempt("dead_letter_replay")):
+        world.run(step) if isinstance(step, Attempt) else world.do(*step)
+    letters: Any = world.view(LETTERS)
+    assert [record.kind for record in letters.content()] == ["bad-1"]
+    written, *before = ancestors(letters, head_of(letters))
+    assert summary_of(written)["added-records"] == "1"
+    assert summary_of(written)[RECONCILED_FROM] == str(before[1].snapshot_id), "before the deletion"
+    assert summary_of(written)[KIND] == RECONCILE
 
 
 def test_an_older_schema_leaves_no_letters_of_records_that_are_rows() -> None:

@@ -4,11 +4,13 @@ import json
 import re
 from dataclasses import replace
 
+import dagster as dg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_lake.common.offsets import Position, TopicIdentity, Watermarks
+from kafka_lake.orchestration.checks import FRESHNESS
 from kafka_lake.orchestration.keys import SHARED_TAG, TOPIC_TAG, member_tag, pool_name, table_key
 from kafka_lake.orchestration.runs import SETTINGS_TAG, WORK_TAG, settings_fingerprint
 from kafka_lake.orchestration.sensors.requests import (
@@ -23,6 +25,7 @@ from kafka_lake.orchestration.sensors.requests import (
     run_checks,
     work_of,
 )
+from kafka_lake.runtime.commit import CHECKS
 from kafka_lake.spec.topic_table import TopicTable
 
 SPEC = TopicTable("pizzas", "pizza", "orders")
@@ -97,14 +100,14 @@ def test_topic_that_could_hold_others_up_has_its_own_run(spec, sharing, pools, a
 
 
 ME = TopicIdentity("c", "t", "pizzas")
-NOW = Watermarks(ME, {0: 0, 1: 0}, {0: 5, 1: 5})
+NOW = Watermarks(ME, {0: 0, 1: 0, 2: 0}, {0: 5, 1: 5, 2: 5})
 OTHER = replace(SPEC, topic="pasta", table="pasta")
 
 
 def test_work_is_identified_by_topic_position_and_end():
-    at, later = Position(ME, {0: 1, 1: 1}), Position(ME, {0: 2, 1: 1})
+    at, later = Position(ME, NOW.low), Position(ME, {**NOW.low, 0: 2})
     works = [work_of(SPEC, position, NOW, ()) for position in (None, at, later)]
-    works.append(work_of(SPEC, None, replace(NOW, end={0: 5, 1: 6}), ()))
+    works.append(work_of(SPEC, None, replace(NOW, end={**NOW.end, 1: 6}), ()))
     prints = {*(work.fingerprint for work in works), fingerprint(works[:1]), fingerprint(works[:2])}
     prints.add(fingerprint([work_of(OTHER, None, NOW, ())]))
     assert len(prints) == 7
@@ -112,7 +115,8 @@ def test_work_is_identified_by_topic_position_and_end():
 
 
 def test_run_of_two_topics_names_both():
-    tables = [Table([work_of(spec, None, NOW, ())], ()) for spec in (SPEC, OTHER)]
+    small = Watermarks(replace(ME, topic="pasta"), {0: 0}, {0: 5})
+    tables = [Table([work_of(spec, None, now, ())], ()) for spec, now in ((SPEC, NOW), (OTHER, small))]
     made = request(tables, Pace(5.0, 60.0), "0123", attempt=2, shared=True)
     assert made.run_key == "2 topics:0123#2"
     assert made.asset_selection == [table_key(SPEC), table_key(OTHER)]
@@ -122,7 +126,7 @@ def test_run_of_two_topics_names_both():
     settings = {"pizzas": settings_fingerprint(SPEC), "pasta": settings_fingerprint(OTHER)}
     assert json.loads(made.tags[SETTINGS_TAG]) == settings
     assert made.tags == {
-        TOPIC_TAG: "pizzas [0…1], pasta [0…1]",
+        TOPIC_TAG: "pizzas [0…2], pasta [0]",
         member_tag("pizzas"): "pizzas",
         member_tag("pasta"): "pasta",
         SHARED_TAG: "",
@@ -136,5 +140,12 @@ def test_run_of_one_topic_has_its_range_of_partitions():
     made = request([table], Pace(5.0), "0123", attempt=0, shared=False)
     assert made.run_key == "pizzas:0123#0"
     assert made.tags["dagster/asset_partition_range_start"] == "1", "Dagster has it before the new one"
-    assert made.tags["dagster/asset_partition_range_end"] == "0"
+    assert made.tags["dagster/asset_partition_range_end"] == "2"
+    assert made.run_config == {"ops": {"pizza__orders": {"config": {"catch_up_for": 0.0, "poll_every": 5.0}}}}
     assert SHARED_TAG not in made.tags
+
+
+@pytest.mark.parametrize(("max_age", "more"), [(None, []), ("1 h", [FRESHNESS])])
+def test_run_evaluates_freshness_of_tables_with_a_limit(max_age, more):
+    spec = replace(SPEC, max_age=max_age)
+    assert run_checks(spec) == [dg.AssetCheckKey(table_key(SPEC), name) for name in (*CHECKS, *more)]
