@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from kafka_lake.catalog.branches import StagingBranch
+from kafka_lake.catalog.branches import StagingBranch, staging_branches
 from kafka_lake.catalog.positions import KIND, POSITION, RECONCILE, ancestors, head_of, read_state, summary_of
 from kafka_lake.common.offsets import OffsetRange
 from kafka_lake.dead_letters.pending import RECONCILED_FROM, STAGED_WITH
@@ -384,6 +384,18 @@ def test_letters_that_still_do_not_fit_are_written_again() -> None:
     assert summary_of(written)["added-records"] == "1"
     assert summary_of(written)[RECONCILED_FROM] == str(before[1].snapshot_id), "before the deletion"
     assert summary_of(written)[KIND] == RECONCILE
+
+
+def test_branch_of_a_killed_reconciliation_names_its_head() -> None:
+    """A clean-up knows by it whether the branch can still be published."""
+    world = World()
+    dying = replace(dying_at("dead letters reconciled"), what="dead_letter_replay")
+    for step in (BAD, NEXT, ("mend", "bad-0"), dying):
+        world.run(step) if isinstance(step, Attempt) else world.do(*step)
+    letters: Any = world.view(LETTERS)
+    [(name, (_, head))] = staging_branches(letters).items()
+    assert head == head_of(letters)
+    assert name.endswith("_settle")
 
 
 def test_an_older_schema_leaves_no_letters_of_records_that_are_rows() -> None:
