@@ -1,6 +1,7 @@
 """Staging branches while others write: appended to, published and dropped by PyIceberg alone."""
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -156,6 +157,42 @@ def test_nothing_is_appended_to_what_is_gone(what, catalog):
     assert branch.staged_snapshot() is None
 
 
+@pytest.mark.parametrize("what", ["table", "branch", "nothing"])
+def test_write_to_what_is_gone_is_refused(what, catalog):
+    branch = begun(catalog)
+    if what == "table":
+        catalog.pyiceberg.drop_table(NAME)
+    elif what == "branch":
+        branch.drop()
+    for before in (branch.head, None):
+        with pytest.raises(PublishRefusedError, match=f"lake.pizzas: branch {branch.name} was removed during a write"):
+            branch.written(before)
+    assert branch.staged is None
+
+
+def test_written_snapshot_is_that_of_the_branch(catalog):
+    branch = begun(catalog)
+    # Spark writes by the branch's name.
+    catalog.pyiceberg.load_table(NAME).append(ROWS, branch=branch.name)
+    assert branch.written(branch.head).snapshot_id == branch.staged_snapshot() == head_of(branch.staged, branch.name)
+
+
+def test_discarded_branch_expires_its_own_snapshots_only(catalog):
+    first = head_of(catalog.table(NAME))
+    catalog.table(NAME).append(ROWS)
+    head, statements = head_of(catalog.table(NAME)), []
+    spark = SimpleNamespace(sql=lambda text: SimpleNamespace(collect=lambda: statements.append(text)))
+    branch = StagingBranch(spark, catalog, NAME, branch_name("run", head), head)
+    branch.create()
+    written = [branch.append([], {}) or branch.staged_snapshot() for _ in range(2)]
+    catalog.table(NAME).manage_snapshots().rollback_to_snapshot(first).commit()
+    branch.discard()
+    ids = f"ARRAY({written[1]}, {written[0]})"
+    never = "TIMESTAMP '1970-01-01 00:00:00'"
+    assert statements == [catalog.call("expire_snapshots", NAME, snapshot_ids=ids, older_than=never)]
+    assert refs_of(catalog) == {"main": first}
+
+
 def staged(catalog):
     """Return a branch with a snapshot on it, and that snapshot."""
     branch = begun(catalog)
@@ -184,13 +221,16 @@ def test_a_branch_is_named_for_its_moment_head_run_and_purpose(catalog, monkeypa
     name = branch_name("2f9c-run/1" + "x" * 60, 17, "settle")
     assert re.fullmatch(r"kafka_lake_1764000000_17_2f9c_run_1x{30}_[0-9a-f]{8}_settle", name)
     assert name != branch_name("2f9c-run/1" + "x" * 60, 17, "settle")
+    assert branch_name("run", 17).endswith("_stage")
 
 
 def test_publication_moves_main_and_drops_the_branch(catalog):
     branch, snapshot = staged(catalog)
     catalog.table(NAME).manage_snapshots().create_branch(branch.head, "main", 3, 2, 1).commit()
-    branch.publish(snapshot)
+    branch.publish(snapshot, lambda table: {"rows": str(len(table.metadata.snapshots))})
     assert refs_of(catalog) == {"main": snapshot}
+    assert head_of(branch.published) == snapshot
+    assert branch.published.properties["rows"] == catalog.table(NAME).properties["rows"] == "2"
     main = catalog.table(NAME).metadata.refs["main"]
     assert (main.max_ref_age_ms, main.max_snapshot_age_ms, main.min_snapshots_to_keep) == (3, 2, 1)
 
@@ -237,7 +277,7 @@ def test_only_what_was_audited_is_published(catalog):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_answer_that_is_lost_is_looked_up(when, catalog, monkeypatch):
+def test_an_answer_that_is_lost_is_looked_up(when, catalog, monkeypatch, caplog):
     branch, snapshot = staged(catalog)
     commit, attempts = SqlCatalog.commit_table, []
 
@@ -254,6 +294,8 @@ def test_an_answer_that_is_lost_is_looked_up(when, catalog, monkeypatch):
     branch.publish(snapshot)
     assert refs_of(catalog) == {"main": snapshot}
     assert len(attempts) == (2 if when == "before" else 1)
+    lost = f"The catalog's response was lost, but snapshot {snapshot} is published."
+    assert caplog.messages == ([] if when == "before" else [lost])
 
 
 def test_a_publication_that_was_rolled_back_before_its_answer_came_is_not_repeated(catalog, monkeypatch):

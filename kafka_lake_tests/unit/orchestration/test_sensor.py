@@ -627,6 +627,7 @@ def test_topic_far_behind_gets_a_run_of_its_own(instance, catalog, due, answers)
 def test_run_of_its_own_continues_up_to_the_limit(instance, catalog, due, answers):
     answers["b"] = replace(answers["b"], end={0: FAR_BEHIND, 1: 0})
     (request,) = tick(instance, catalog, [replace(MANY[1], transform="shop:loud")], Pace(5.0, 300.0)).run_requests
+    assert SHARED_TAG not in request.tags
     assert request.run_config["ops"]["pizza__b"]["config"]["catch_up_for"] == 300.0
 
 
