@@ -11,6 +11,8 @@ from kafka_lake.formats.task.columns import Column, Rules, fed_alone
 
 _FIELDS = 256
 """Fields without a column that it is told of."""
+_PART = 500
+"""Records whose fields are looked for at once."""
 _TIMES = ("timestamp", "timestamp_ntz")
 _PARSED_AS = {
     "boolean": pa.bool_(),
@@ -57,28 +59,36 @@ class ArrowParser:
 
     def read(self, texts: pa.Array) -> dict[str, pa.Array] | None:
         """Return the fields of objects; None if one doesn't fit, has a field that matters, or isn't JSON."""
-        lines = pa.concat_arrays([texts, pa.array([""], texts.type)])
-        whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
-        block = pc.binary_join(whole, "\n")[0].as_buffer()
+        block = _lines(texts)
         table = _parsed(block, self._fields)
-        if table is None and (found := _parsed(block, self._columns, others="infer")) is not None:
-            table = _parsed(block, self._fields) if self._learn(pa.struct(list(found.schema))) else None
+        if table is None and self._learn(texts):
+            table = _parsed(block, self._fields)
         if table is None or len(table) != len(texts):
             # Each text has one object at least; one with two would shift the others.
             return None
         return {name: table.column(name).combine_chunks() for name in table.column_names}
 
-    def _learn(self, found: pa.StructType) -> bool:
-        """Add fields to the parser's schema; return whether it can hold all of them."""
-        columns = self._columns
-        more = _without_values(found, columns, self._unwanted) if self._rules.infer else _simplified(found, columns)
-        if more is None:
-            return False
-        for fields in (_unified(self._fields, more), more):
-            if fields is not None and _count(fields) <= _count(columns) + _FIELDS:
-                self._fields = fields
-                return True
-        return False
+    def _learn(self, texts: pa.Array) -> bool:
+        """Add the fields of objects to those that the parser is told of; return whether it can be told of all."""
+        columns, most = self._columns, _count(self._columns) + _FIELDS
+        told: pa.StructType | None = columns
+        # Every name of one record takes room for each of the others.
+        for begin in range(0, len(texts), _PART):
+            found = _parsed(_lines(texts.slice(begin, _PART)), columns, others="infer")
+            if found is None or (more := self._without_difference(pa.struct(list(found.schema)))) is None:
+                return False
+            told = _unified(told, more)
+            if told is None or _count(told) > most:
+                return False
+        both = _unified(self._fields, told)
+        self._fields = told if both is None or _count(both) > most else both
+        return True
+
+    def _without_difference(self, found: pa.StructType) -> pa.StructType | None:
+        """Return the type of objects of whose fields without a column none matters; None if one does."""
+        if self._rules.infer:
+            return _without_values(found, self._columns, self._unwanted)
+        return _simplified(found, self._columns)
 
     def _fields_of(self, columns: Sequence[Column]) -> pa.StructType:
         return pa.struct([pa.field(column[2][0], self._parsed_as(column[1])) for column in columns])
@@ -89,6 +99,12 @@ class ArrowParser:
         if kind[0] == "list":
             return pa.list_(self._parsed_as(kind[1]))
         return pa.int64() if kind[0] in _TIMES and self._rules.timestamp_unit is not None else _PARSED_AS[kind[0]]
+
+
+def _lines(texts: pa.Array) -> pa.Buffer:
+    lines = pa.concat_arrays([texts, pa.array([""], texts.type)])
+    whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
+    return pc.binary_join(whole, "\n")[0].as_buffer()
 
 
 def _parsed(block: pa.Buffer, fields: pa.StructType, others: str = "error") -> pa.Table | None:
