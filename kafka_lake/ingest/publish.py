@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 
-from kafka_lake.catalog.branches import nothing
 from kafka_lake.catalog.positions import TableState, head_of
 from kafka_lake.catalog.tables import Totals, added
 from kafka_lake.errors import KafkaLakeError, PublishRefusedError
@@ -28,7 +27,6 @@ def publish(
     except BaseException:
         audited.staged.discard()
         raise
-    context.timings.finish("publish")
     context.timings.reset()
     return replace(audited, published_at=published_at)
 
@@ -62,7 +60,7 @@ def _move_heads(context: Context, tables: Tables, audited: Audited, properties: 
 
 def _move_side(context: Context, name: str, side: StagedTable | None) -> None:
     if side is not None:
-        side.branch.publish(side.snapshot, nothing)
+        side.branch.publish(side.snapshot)
         context.observer.step_done(f"{name} published")
 
 

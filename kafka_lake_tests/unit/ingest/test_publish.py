@@ -6,12 +6,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from kafka_lake.catalog.branches import nothing
 from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.positions import head_of
+from kafka_lake.catalog.tables import added
 from kafka_lake.common.offsets import Position, TopicIdentity
 from kafka_lake.errors import PublishRefusedError
 from kafka_lake.ingest.audit import Audited
-from kafka_lake.ingest.publish import publish
+from kafka_lake.ingest.publish import publish, totals_of_commit
 from kafka_lake.ingest.table_state import Tables
 from kafka_lake.runtime.context import Observer, RetryPolicy, Timings
 from kafka_lake.runtime.plan import Plan
@@ -97,3 +99,30 @@ def test_replay_of_changes_removes_dead_letters_last(write: Any, kind: Any, cata
         with pytest.raises(PublishRefusedError, match="another commit changed its dead-letter table"):
             publish(context_of(spec, catalog), Tables(None, None), audited)
         assert events == ["discarded"], "the table mustn't be published twice"
+
+
+@pytest.mark.parametrize(("write", "kind"), [("append", "append"), ("upsert", "replace")])
+def test_publication_sets_totals_and_reports_its_steps(write: Any, kind: Any, catalog: LakeCatalog) -> None:
+    spec = TopicTable("events", "lake", "events", write=write)
+    catalog.ensure_namespace("lake")
+    table = catalog.pyiceberg.create_table(spec.identifier, ROWS.schema)
+    published, steps = list[Any](), list[str]()
+
+    def staged_at(snapshot: int) -> Any:
+        def note(staged: int, properties: Any = nothing) -> None:
+            published.append((staged, dict(properties(table))))
+
+        branch = SimpleNamespace(head=None, publish=note)
+        return SimpleNamespace(branch=branch, snapshot=snapshot, appended=snapshot, rows=1)
+
+    staged = staged_commit([], dead_letters=staged_at(2))
+    staged.primary, staged.deletes = staged_at(1), staged_at(3)
+    context = context_of(spec, catalog)
+    context.observer = Observer(step_done=steps.append)
+    audited = Audited(Plan((), AFTER, 0, kind), staged, (), {})
+    properties = {**added(table, totals_of_commit(context, audited)), "own": "x"}
+    publish(context, Tables(None, None), audited, {"own": "x"})
+    wanted = [("dead letters published", (2, {})), ("deletes published", (3, {})), ("table published", (1, properties))]
+    if kind == "replace":
+        wanted.append(wanted.pop(0))
+    assert list(zip(steps, published, strict=True)) == wanted
