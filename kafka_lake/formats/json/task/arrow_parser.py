@@ -69,7 +69,7 @@ class ArrowParser:
         return {name: table.column(name).combine_chunks() for name in table.column_names}
 
     def _learn(self, texts: pa.Array) -> bool:
-        """Add the fields of objects to those that the parser is told of; return whether it can be told of all."""
+        """Add the fields of objects to the parser's schema; return whether it can hold all of them."""
         columns, most = self._columns, _count(self._columns) + _FIELDS
         told: pa.StructType | None = columns
         # Every name of one record takes room for each of the others.
