@@ -21,8 +21,8 @@ class Waiting(BaseHTTPRequestHandler):
     """Answers the first load at once, and all others once eight of them wait: one by one they would never end."""
 
     metadata: dict[str, Any]
-    together = threading.Barrier(8)
-    first = True
+    together: threading.Barrier
+    first: bool
 
     def do_GET(self) -> None:
         table = self.path.rpartition("/tables/")[2].partition("?")[0] if "/tables/" in self.path else ""
@@ -54,6 +54,7 @@ def rest(catalog: LakeCatalog) -> Iterator[LakeCatalog]:
     rows = pa.table({"id": [1]})
     table = catalog.pyiceberg.create_table(("pizza", "orders"), rows.schema)
     table.append(rows, snapshot_properties={POSITION: AT.to_json()})
+    Waiting.first, Waiting.together = True, threading.Barrier(8)
     Waiting.metadata = json.loads(table.metadata.model_dump_json())
     server = ThreadingHTTPServer(("127.0.0.1", 0), Waiting)
     threading.Thread(target=server.serve_forever, daemon=True).start()
