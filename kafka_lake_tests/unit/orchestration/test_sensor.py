@@ -472,8 +472,9 @@ def test_tick_asks_dagster_only_for_topics_with_work(instance, catalog, answers,
 
 
 def test_a_tick_that_requests_runs_tells_why_in_its_log(instance, catalog, answers, capfd):
-    tick(instance, catalog)
-    assert "pizzas: 60 behind, a run is requested" in capfd.readouterr().err
+    tick(instance, catalog, (SPEC, OTHER))
+    notes = "pizzas: 60 behind, a run is requested; pasta: Topic pasta: no such topic."
+    assert notes in capfd.readouterr().err
 
 
 MANY = tuple(TopicTable(name, "pizza", name) for name in ("a", "b", "c"))
@@ -515,8 +516,9 @@ def test_due_topics_share_a_run_that_tells_topics_and_partitions(instance, catal
         "pizza__b": 3,
         "pizza__c": 3,
     }
-    run_of(instance, request, dg.DagsterRunStatus.STARTED)
-    assert isinstance(tick(instance, catalog, MANY), dg.SkipReason), "each of them is in flight"
+    run = run_of(instance, request, dg.DagsterRunStatus.STARTED)
+    flight = f"10 behind, a run is in flight: {run.run_id[:8]}"
+    assert tick(instance, catalog, MANY).skip_message == f"a: {flight}; b: {flight}; c: {flight}"
 
 
 def test_failed_topic_of_a_shared_run_is_retried_alone(instance, catalog, due, monkeypatch):
