@@ -1,11 +1,12 @@
 """A preview of the next run's schema changes, from the newest records; nothing is changed."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
 from kafka_lake.catalog.positions import state_of
@@ -113,8 +114,8 @@ def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) ->
         refuse_unknown(spec, plan.target)
     found = decoded(sample, decoder, plan.target, spec.max_record_bytes)
     schema = schema_of(arrow_columns(rows_of(found, spec).schema, plan.target.columns, write=spec.write))
-    before = state.table.schema() if state else None
-    changes = _changes(before, schema, {c.after for c in plan.renamed})
+    before = _renamed(state.table, plan.renamed) if state else None
+    changes = _changes(before, schema)
     ignored = (*plan.ignored, *(c for c in changes if c.kind == "added" and spec.ignores_new_fields))
     done = [c for c in (*plan.renamed, *changes) if c not in ignored]
     refused = ""
@@ -139,7 +140,16 @@ def _counted(decoder: Decoder, sample: DataFrame, plan: SchemaPlan, max_columns:
     return {**counted, OBSERVED: loaded(counted[OBSERVED], max_columns)}
 
 
-def _changes(before: Schema | None, schema: Schema, renamed: Collection[str]) -> list[Change]:
+def _renamed(table: Table, renamed: Sequence[Change]) -> Schema:
+    """Return the table's schema after renames."""
+    uncommitted = table.transaction()
+    with uncommitted.update_schema() as update:
+        for change in renamed:
+            update.rename_column(change.column, change.after)
+    return uncommitted.table_metadata.schema()
+
+
+def _changes(before: Schema | None, schema: Schema) -> list[Change]:
     if before is None:
         return [Change(f.name, "added", "", str(f.field_type)) for f in schema.fields if f.name != METADATA_COLUMN]
-    return [c for c in needed_changes(before, schema) if c.column.rpartition(".")[2] not in renamed]
+    return needed_changes(before, schema)

@@ -164,7 +164,7 @@ class _Evolving:
         """Return the columns of one struct, or of the whole table, for the fields of all shapes."""
         renames = self.renames.at(place)
         columns = self._existing(have, renames, place, ledger)
-        taken = Names([*(c.name for c in columns), *(f.name for f in have), *(() if place.path else self.reserved)])
+        taken = Names([*(c.name for c in columns), *(() if place.path else self.reserved)])
         parts = [Part(i, s, f) for i, s in enumerate(shapes) for f in fields_of(s.kind) if not is_nothing(f.field_type)]
         names = dict.fromkeys(p.field.name for p in parts)
         if self.adopted:

@@ -515,9 +515,11 @@ def test_a_rename_in_case_only():
     assert done.changes == (Change("id", "renamed", "id", "ID"),)
 
 
-def test_no_new_column_takes_a_name_that_is_just_being_given_up():
-    done = settled(rec(old=INT), rec(OLD=TEXT), renames={"old": "new"})
-    assert done.sources == {"OLD__2": "OLD"}
+def test_new_column_is_named_alike_before_and_after_a_rename():
+    records, renames = rec(OLD=TEXT), {"old": "new"}
+    done = settled(rec(old=INT), records, renames=renames)
+    assert shown(done.columns) == {"new": "int", "OLD": "string"}
+    assert shown(run(rec(new=INT), records, renames=renames).columns) == shown(done.columns)
 
 
 @pytest.mark.parametrize(
