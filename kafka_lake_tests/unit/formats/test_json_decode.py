@@ -364,7 +364,9 @@ def test_a_column_of_two_fields_has_one_value() -> None:
         [b'{"cost": 1}', b'{"price": 2}', b'{"price": 3, "cost": 3}', b'{"price": 4, "cost": 5}'], columns=columns
     )
     assert [r and r["price"] for r in made.rows.to_pylist()] == [1, 2, 3, None]
-    assert made.error_message[3].as_py() == f"Column price (long) got 5. {ANOTHER_TYPE}"
+    assert made.error_message[3].as_py() == f"Column price got different values of price and cost. {ANOTHER_TYPE}"
+    wrong = decoded([b'{"PRICE": "a", "cost": 5}'], columns=columns, any_case=True)
+    assert wrong.error_message[0].as_py() == f'Column price (long) got "a". {ANOTHER_TYPE}'
 
 
 @pytest.mark.slow

@@ -248,12 +248,20 @@ class Converter:
 
     def message(self, value: dict[str, Any], wrong: dict[str, Kind]) -> str:
         """Return which columns got which values, for an object whose fields don't fit."""
-        by_name, parts = self._mapping.by_name, []
+        by_name, parts = self._mapping.by_name, dict[str, None]()
         spelled = {known: name for name, known in self._mapping.names(value).items()}
         for name in sorted(wrong, key=lambda name: by_name[name][0][0]):
-            fed = (self._columns[index] for index, _ in by_name[name])
-            columns = " or ".join(f"{column[0]} ({column[4]})" for column in fed)
-            parts.append(f"Column {columns} got {shown(dumps(value[spelled[name]]))}.")
+            content = value[spelled[name]]
+            try:
+                index, _ = self._first_fit(content, by_name[name])
+            except TypeMismatchError:
+                fed = (self._columns[index] for index, _ in by_name[name])
+                columns = " or ".join(f"{column[0]} ({column[4]})" for column in fed)
+                parts[f"Column {columns} got {shown(dumps(content))}."] = None
+            else:
+                column, _, sources, *_ = self._columns[index]
+                both = " and ".join(shown(source) for source in spelled if source in sources)
+                parts[f"Column {column} got different values of {both}."] = None
         return " ".join([*parts, ANOTHER_TYPE])
 
     def _mapping_of(self, columns: Sequence[Column], path: Path) -> FieldMapping:
