@@ -122,6 +122,12 @@ class _File:
 
     def closed(self) -> DataFile:
         statistics = self._writer.close()
+        for column in statistics.column_aggregates.values():
+            try:
+                column.max_as_bytes()
+            except UnicodeEncodeError:
+                # PyIceberg makes a bound of cut text greater by its last character, and a surrogate follows U+D7FF.
+                column.current_max = None
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=self._output.location,

@@ -1,5 +1,6 @@
 """Data files tell the least and the greatest partition, offset and time of their records, as other writers' do."""
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -7,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, StructType, TimestamptzType
 
-from kafka_lake.writers.task.files import OriginBounds
+from kafka_lake.writers.task.files import Files, OriginBounds
 
 ORIGIN = StructType(
     NestedField(11, "topic", StringType()),
@@ -72,3 +76,15 @@ def test_a_table_without_metadata_column_has_none() -> None:
     found = OriginBounds(plain)
     found.add(pa.Table.from_pylist([{"id": 1, "inner": {"x": 5}}], schema=schema_to_pyarrow(plain)))
     assert found.added_to({"lower_bounds": None}) == {"lower_bounds": {}, "upper_bounds": {}}
+
+
+def test_text_without_a_bound_in_utf_8_is_written(tmp_path: Path) -> None:
+    # The upper bound of the cut text would end in U+D800, a surrogate.
+    name, city = "n" * 15 + "\ud7ffx", "c" * 20
+    schema = Schema(NestedField(1, "name", StringType()), NestedField(2, "city", StringType()))
+    metadata = new_table_metadata(schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, tmp_path.as_uri())
+    files = Files(metadata.model_dump_json(), {})
+    files.add(pa.table({"name": [name], "city": [city]}))
+    (file,) = files.close()
+    assert file.lower_bounds == {1: name[:16].encode(), 2: city[:16].encode()}
+    assert file.upper_bounds == {2: b"c" * 15 + b"d"}
