@@ -50,7 +50,7 @@ def _where(entry: RuleEntry, number: int) -> str:
 
 def _together(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[str]:
     """Give what is wrong with the rules of a table together, or with its other settings."""
-    rules = spec.named_rules
+    rules, excluded = spec.named_rules, [name.lower() for name in spec.except_columns]
     yield from _of_all(rules)
     own = ".".join(spec.identifier)
     for rule in rules:
@@ -61,7 +61,7 @@ def _together(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[str]
                 f"{rule.name}: on_failure: dead_letter needs dead_letters: table, which is {spec.dead_letters}. Set "
                 "on_failure: fail or warn."
             )
-        if left_out := [column for column in rule.columns if column in spec.except_columns]:
+        if left_out := [column for column in rule.columns if column.split(".")[0].lower() in excluded]:
             yield f"{rule.name}: {', '.join(left_out)} is in exclude_fields:. Remove it from one of them."
         if spec.transform is None and declared is None:
             yield from (f"{rule.name}: {problem}." for name in rule.columns if (problem := name_problem(name)))
