@@ -8,7 +8,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal, DecimalException
+from decimal import Decimal
 from math import isnan
 from typing import Any
 from uuid import UUID
@@ -212,7 +212,7 @@ def _same(value: Any, stored: Any, kind: Any, inner: Any, *, spec: TopicTable) -
         )
     try:
         return _scalar(value, stored, kind, spec)
-    except (ValueError, DecimalException, TypeError):
+    except (ValueError, ArithmeticError, TypeError):
         # A value that its column can't hold.
         return False
 
