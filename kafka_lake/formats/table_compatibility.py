@@ -43,6 +43,8 @@ def refuse_other_keys(spec: TopicTable, table: Table) -> None:
     An order that is set for the first time goes with them: they have its columns, or are older than any change that
     does. The versions of a history would have to be put in order anew.
     """
+    if spec.is_keyed:
+        refuse_version_1(table)
     have = from_json(table, KEY_SETTINGS)
     name = ".".join(spec.identifier)
     rebuild = "Restore the setting; or drop the table and fill it again from the topic; or set another table:."
@@ -66,6 +68,16 @@ def refuse_other_keys(spec: TopicTable, table: Table) -> None:
             f"{setting} was {_shown(have.get(setting))} and is {_shown(want.get(setting))}" for setting in differing
         )
         raise TableError(f"Table {name} was written with other settings: {differences}.", rebuild)
+
+
+def refuse_version_1(table: Table) -> None:
+    """Refuse a table whose rows can't be deleted one by one."""
+    if table.metadata.format_version == 1:
+        name = ".".join(table.name())
+        raise TableError(
+            f"Table {name} has Iceberg's format version 1, which has no row-level deletes.",
+            f"Upgrade it with Spark SQL: ALTER TABLE {name} SET TBLPROPERTIES ('format-version' = '2').",
+        )
 
 
 def _key_settings(spec: TopicTable, columns: Sequence[str]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from kafka_lake.errors import ConfigurationError, TableError
 from kafka_lake.formats.columns import Target, spark_columns
 from kafka_lake.formats.decoder import Decoder, task_columns
 from kafka_lake.formats.rows import none_failed
+from kafka_lake.formats.table_compatibility import refuse_version_1
 from kafka_lake.formats.task.batches import ERROR_CLASS, ERROR_MESSAGE, OBSERVED
 from kafka_lake.formats.task.batches import loaded as loaded_observed
 from kafka_lake.quality.row_rules import RowRules, row_rules
@@ -59,11 +60,9 @@ _RECORD: dict[str, T.DataType] = {
 
 def check_writable(table: Table) -> None:
     """Refuse a table whose files kafka_lake can't write."""
+    refuse_version_1(table)
     metadata = table.metadata
     properties, name = metadata.properties, ".".join(table.name())
-    if metadata.format_version == 1:
-        remedy = f"Upgrade it with Spark SQL: ALTER TABLE {name} SET TBLPROPERTIES ('format-version' = '2')."
-        raise TableError(f"Table {name} has Iceberg's format version 1, which has no row-level deletes.", remedy)
     if (form := properties.get("write.format.default", "parquet")) != "parquet":
         remedy = "Set the property write.format.default to parquet: existing files stay unchanged."
         raise TableError(f"Table {name} asks for data files in {form}; kafka_lake writes Parquet.", remedy)
