@@ -2,8 +2,9 @@
 
 import json
 import random
+import resource
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from kafka_lake.formats.json.task.decoder import JsonDecoder
 from kafka_lake.formats.json.task.json_texts import JsonTexts
 from kafka_lake.formats.task.columns import Rules
 from kafka_lake.formats.task.decoded import Decoded
-from kafka_lake_tests.unit.formats.test_json_decode import FIELDS
+from kafka_lake_tests.unit.formats.test_json_decode import FIELDS, column
 
 PLAIN = {"id": 1, "name": "a", "who": {"first": "b"}, "points": [{"y": 1.5}, {"y": None}]}
 
@@ -107,13 +108,54 @@ def test_names_that_are_data_do_not_gather(infer: bool) -> None:
 
 
 def _objects(draw: random.Random, depth: int = 3) -> Any:
-    kinds: Iterator[Any] = iter([None, True, draw.randrange(9), 0.5, "x", "2026-01-01 00:00:00", [], {}])
-    scalars = list(kinds)
+    scalars = [None, True, draw.randrange(9), 0.5, "x", "2026-01-01 00:00:00", [], {}, [None, None], float("nan")]
     if depth == 0 or draw.random() < 0.6:
         return draw.choice(scalars)
     if draw.random() < 0.5:
         return [_objects(draw, depth - 1) for _ in range(draw.randrange(3))]
     return {draw.choice("abcId"): _objects(draw, depth - 1) for _ in range(draw.randrange(3))}
+
+
+@pytest.mark.parametrize("infer", [True, False])
+@pytest.mark.parametrize("value", ["[null, null]", "[[null, null]]", '[{"a": [null, null]}]', "NaN", "[-Infinity]"])
+def test_what_arrow_reads_wrongly_is_left_to_the_strict_path(value: str, infer: bool) -> None:
+    values = [b'{"id": 1, "q": %s, "who": {"q": %s}}' % (value.encode(), value.encode())] * 3
+    rules = Rules(infer, unwanted=("q",))
+    quick, slow = (JsonDecoder(FIELDS, rules, fast=f).decode(pa.array(values, pa.binary())) for f in (True, False))
+    assert said(quick) == said(slow)
+    assert quick.error_class.null_count == (3 if "null" in value else 0)
+
+
+def test_empty_fields_of_earlier_and_failed_records_are_not_reported() -> None:
+    columns = (*FIELDS, column("must", "long", required=True))
+    decoder = JsonDecoder(columns, Rules(infer=True))
+    first, second = (
+        decoder.decode(pa.array(values, pa.binary()))
+        for values in (
+            [b'{"must": 1, "q": {"a": []}}'] * 3,
+            [b'{"must": 1, "q": {}}', b'{"must": null, "y": {}, "q": {"b": []}}'],
+        )
+    )
+    assert (first.seen.empty, second.seen.empty) == ({"q"}, {"q"})
+    assert second.seen.unmapped == {"q": 1}
+
+
+def test_new_fields_keep_the_order_of_the_records() -> None:
+    names = ["zeta", "alpha", "mid", "beta", "other"]
+    rounded = {"x": 0.12345678901234567}
+    values = [{name: [] for name in names}, rounded | {name: [1] for name in names}]
+    [made] = in_batches([values], Rules(infer=True))
+    assert list(made.seen.new_fields["new"]) == names
+
+
+@pytest.mark.parametrize("infer", [True, False])
+def test_records_with_many_names_of_their_own_stay_cheap(infer: bool) -> None:
+    # The first ones fill a part of the batch that is looked at.
+    values = [PLAIN] * 300 + [PLAIN | {"m": {f"{n}-{name}": 1 for name in range(1000)}} for n in range(60)]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    [made] = in_batches([values], Rules(infer, max_columns=10))
+    assert len(made.rows) == 360
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000
 
 
 @pytest.mark.slow

@@ -1,8 +1,9 @@
 """Arrow's parser of JSON, which needs every field that an object may have in its schema."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
@@ -11,8 +12,8 @@ from kafka_lake.formats.task.columns import Column, Rules, fed_alone
 
 _FIELDS = 256
 """Fields without a column that it is told of."""
-_PART = 500
-"""Records whose fields are looked for at once."""
+_PART_RECORDS, _PART_BYTES = 500, 1 << 16
+"""How many records, and of how many bytes, have their fields looked for at once."""
 _TIMES = ("timestamp", "timestamp_ntz")
 _PARSED_AS = {
     "boolean": pa.bool_(),
@@ -54,8 +55,9 @@ class ArrowParser:
     """
 
     def __init__(self, columns: Sequence[Column], rules: Rules, unwanted: Collection[str]) -> None:
-        self._rules, self._unwanted = rules, unwanted
+        self._rules = rules
         self._columns = self._fields = self._fields_of(columns)
+        self._unwanted = set(unwanted) - {field.name for field in self._columns}
 
     def read(self, texts: pa.Array) -> dict[str, pa.Array] | None:
         """Return the fields of objects; None if one doesn't fit, has a field that matters, or isn't JSON."""
@@ -66,15 +68,15 @@ class ArrowParser:
         if table is None or len(table) != len(texts):
             # Each text has one object at least; one with two would shift the others.
             return None
-        return {name: table.column(name).combine_chunks() for name in table.column_names}
+        fields = {name: table.column(name).combine_chunks() for name in table.column_names}
+        return fields if all(map(_is_finite, fields.values())) else None
 
     def _learn(self, texts: pa.Array) -> bool:
         """Add the fields of objects to the parser's schema; return whether it can hold all of them."""
         columns, most = self._columns, _count(self._columns) + _FIELDS
         told: pa.StructType | None = columns
-        # Every name of one record takes room for each of the others.
-        for begin in range(0, len(texts), _PART):
-            found = _parsed(_lines(texts.slice(begin, _PART)), columns, others="infer")
+        for part in _parts(texts):
+            found = _parsed(_lines(part), columns, others="infer")
             if found is None or (more := self._without_difference(pa.struct(list(found.schema)))) is None:
                 return False
             told = _unified(told, more)
@@ -101,6 +103,27 @@ class ArrowParser:
         return pa.int64() if kind[0] in _TIMES and self._rules.timestamp_unit is not None else _PARSED_AS[kind[0]]
 
 
+def _parts(texts: pa.Array) -> Iterator[pa.Array]:
+    """Yield parts that are so small that each name of a record may take room for each other record."""
+    ends = np.cumsum(pc.binary_length(texts).to_numpy(zero_copy_only=False))
+    begin = 0
+    while begin < len(texts):
+        before = ends[begin - 1] if begin else 0
+        fit = int(np.searchsorted(ends, before + _PART_BYTES, side="right"))
+        end = min(max(begin + 1, fit), begin + _PART_RECORDS)
+        yield texts.slice(begin, end - begin)
+        begin = end
+
+
+def _is_finite(values: pa.Array) -> bool:
+    """Return whether an array has no NaN and no infinity, at any depth: JSON has neither, and Arrow takes them."""
+    if pa.types.is_struct(values.type):
+        return all(map(_is_finite, values.flatten()))
+    if pa.types.is_list(values.type):
+        return _is_finite(values.flatten())
+    return not pa.types.is_floating(values.type) or pc.all(pc.is_finite(values)).as_py() is not False
+
+
 def _lines(texts: pa.Array) -> pa.Buffer:
     lines = pa.concat_arrays([texts, pa.array([""], texts.type)])
     whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
@@ -111,9 +134,12 @@ def _parsed(block: pa.Buffer, fields: pa.StructType, others: str = "error") -> p
     options = pj.ReadOptions(use_threads=False, block_size=block.size + 1)
     told = pj.ParseOptions(explicit_schema=pa.schema(list(fields)), unexpected_field_behavior=others)
     try:
-        return pj.read_json(pa.BufferReader(block), options, told)
+        table = pj.read_json(pa.BufferReader(block), options, told)
+        # Arrow makes lists that are too short of those that have several nulls, and nothing else.
+        table.validate()
     except (pa.ArrowException, UnicodeDecodeError):
         return None
+    return table
 
 
 def _unified(one: pa.StructType, other: pa.StructType) -> pa.StructType | None:

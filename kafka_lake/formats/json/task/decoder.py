@@ -65,13 +65,14 @@ class JsonDecoder(ValueDecoder):
         """Return what no column has, of all values."""
         notes = self._converter.notes
         by_path, rounded = (fast.new_counts, fast.rounded) if fast else ({}, {})
+        unmapped = added(by_path, Counter(".".join((*path, name)) for path, name, _ in notes.new_fields))
         new_fields, empty = self._inferred(dict(fast.types) if fast else {}) if self._rules.infer else ({}, frozenset())
         observed = Observed(
             new_fields,
             type_errors,
             truncated=dict(Counter(map(".".join, notes.truncated))),
             empty=empty,
-            unmapped=added(by_path, Counter(".".join((*path, name)) for path, name, _ in notes.new_fields)),
+            unmapped={path: count for path, count in unmapped.items() if path not in self._rules.unwanted},
             rounded=added(rounded, Counter(map(".".join, notes.rounded))),
             slow=fast.slow if fast else {},
         )

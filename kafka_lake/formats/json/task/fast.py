@@ -109,8 +109,9 @@ def _types(new_fields: Sequence[tuple[NewField, Mapping[int, Any]]], notes: Batc
     """Return the types of fields, by their values in records that aren't bad."""
     types: dict[tuple[Path, str], Kind] = {}
     for unread in notes.unread:
-        if not notes.bad[unread.at].all():
-            types[unread.path, unread.name] = _empty(unread.kind)
+        good = ~notes.bad[unread.at]
+        if good.any():
+            types[unread.path, unread.name] = _empty(unread.values.filter(pa.array(good)))
     for new, parsed in new_fields:
         good = ~notes.bad[new.at]
         if not good.any():
@@ -124,11 +125,15 @@ def _types(new_fields: Sequence[tuple[NewField, Mapping[int, Any]]], notes: Batc
     return types
 
 
-def _empty(kind: pa.DataType) -> Kind:
-    """Return a type without scalars."""
-    if pa.types.is_struct(kind):
-        return ["struct", {field.name: _empty(field.type) for field in kind}]
-    return ["list", _empty(kind.value_type)] if pa.types.is_list(kind) else None
+def _empty(values: pa.Array) -> Kind:
+    """Return the type of values without scalars."""
+    if values.null_count == len(values):
+        return None
+    if pa.types.is_list(values.type):
+        return ["list", _empty(values.flatten())]
+    names = [field.name for field in values.type]
+    kinds = zip(names, map(_empty, values.flatten()), strict=True)
+    return ["struct", {name: kind for name, kind in kinds if kind is not None}]
 
 
 def _scalar_type(texts: pa.Array) -> Kind:

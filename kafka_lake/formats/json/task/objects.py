@@ -60,18 +60,20 @@ class ObjectReader:
             if (fields := self._arrow.read(texts)) is not None:
                 return self._of_parsed(fields, self._columns, cells)
             self._pause = _PAUSE
+        self._pause = max(0, self._pause - 1)
         if len(texts) < _FEW and not self._texts.begun:
             notes.leave(at, FEW)
             return self._nulls(len(texts))
-        self._pause = max(0, self._pause - 1)
         return self._by_field(texts, cells)
 
     def _of_parsed(self, fields: Mapping[str, pa.Array], columns: Sequence[Column], cells: Cells) -> list[pa.Array]:
         sources = [column[2][0] for column in columns]
-        for name in fields.keys() - {*sources, *(() if cells.path else self._unwanted)}:
-            given = mask_of(fields[name].is_valid())
-            if given.any():
-                cells.notes.unread.append(UnreadField(cells.path, name, fields[name].type, cells.at[given]))
+        known = {*sources, *(() if cells.path else self._unwanted)}
+        for name, values in fields.items():
+            given = mask_of(values.is_valid())
+            if name not in known and given.any():
+                values = values.filter(pa.array(given))
+                cells.notes.unread.append(UnreadField(cells.path, name, values, cells.at[given]))
         return [
             self._of_parsed_value(fields[source], column[1], cells.below(column[0]))
             for source, column in zip(sources, columns, strict=True)

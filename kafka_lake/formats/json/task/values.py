@@ -38,13 +38,13 @@ class UnreadField:
 
     Args:
         path: The struct of the field, by columns' names.
-        kind: The type of its values, as Arrow sees it.
+        values: As Arrow reads them, without nulls.
         at: The record of each value, by number.
     """
 
     path: Path
     name: str
-    kind: pa.DataType
+    values: pa.Array
     at: np.ndarray
 
 
