@@ -113,7 +113,8 @@ def write_rows(work: Mapping[str, Any]) -> Batches:
         for batch in batches:
             count += len(batch)
             if len(batch):
-                files.add(pa.Table.from_batches([batch]))
+                # For empty lists Java writes no offsets, and Arrow crashes without them: this makes them.
+                files.add(pa.Table.from_batches([batch.take(pa.array(np.arange(len(batch))))]))
         report = Report(files=tuple(files.close()), records=count)
         yield pa.RecordBatch.from_pylist([{REPORT: dumped_report(report)}], pa.schema([(REPORT, pa.binary())]))
 

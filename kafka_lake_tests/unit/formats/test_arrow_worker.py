@@ -225,6 +225,18 @@ def test_rows_of_a_transform_become_data_files(catalog: LakeCatalog) -> None:
     assert sorted(table.scan().to_arrow().to_pylist(), key=lambda row: row["id"]) == given
 
 
+def test_lists_without_offsets_as_java_writes_them_are_written(catalog: LakeCatalog) -> None:
+    kind = pa.list_(pa.list_(pa.int64()))
+    table = ensure_table(catalog, ("it", "lists"), schema_of(pa.schema([("lists", kind)])))
+    inner = pa.Array.from_buffers(kind.value_type, 0, [None, None], children=[pa.array([], pa.int64())])
+    outer = pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(bytes(8))], children=[inner])
+    # What Arrow can't read ends this process.
+    (made,) = task_function(write_rows, table_of_work(table))([pa.RecordBatch.from_arrays([outer], ["lists"])])
+    files = loaded(made.column("report")[0].as_py()).files
+    append_files(table, "main", files, {})
+    assert table.scan().to_arrow().to_pylist() == [{"lists": []}]
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("task", "column", "count"),
