@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import NAMESPACE_OID, uuid5
 
 from confluent_kafka import Producer
 
@@ -26,7 +26,6 @@ from kafka_lake.spec.topic_table import Route, TopicTable, When
 
 _PARTITIONS = 5
 _SAUCES, _CHEESES = ("tomato", "bianca", "pesto", "barbecue"), ("mozzarella", "provolone", "vegan")
-_SPREAD = 0x9E3779B97F4A7C15F39CC0605CEDC835
 _BEGIN = datetime(2026, 11, 21, tzinfo=UTC)
 DDL = "order_id bigint, store_id int, sauce string, cheese string, total_price double, date_ordered timestamp"
 AVRO = json.dumps(
@@ -169,7 +168,7 @@ TOPICS: Mapping[str, Source] = {
     "with-new-field": Source(lambda n: _json(n, promo="x") if n % 100 == 0 else _json(n)),
     "with-object": Source(lambda n: _json(n, note={"a": n} if n % 2 else "text")),
     "with-whole-double": Source(lambda n: _json(n, store_id=float(n % 97)) if n % 100 == 0 else _json(n), dirty=100),
-    "with-more": Source(lambda n: _json(n, uuid=str(UUID(int=n * _SPREAD % 2**128)), promo=None, channel="app")),
+    "with-more": Source(lambda n: _json(n, uuid=str(uuid5(NAMESPACE_OID, str(n))), promo=None, channel="app")),
     "with-map": Source(lambda n: _json(n, tags={"a": "x", f"k{n % 5}": "y"})),
     "with-json-key": Source(_json, has_key=True),
     "wide": Source(_wide, 0.3),

@@ -73,6 +73,11 @@ class Part:
         return self.spec.schema_file if self.name == "value" else None
 
     @property
+    def excluded(self) -> tuple[str, ...]:
+        """Names of its fields that get no column."""
+        return self.spec.except_columns if self.name == "value" else ()
+
+    @property
     def registry_kind(self) -> str:
         """The kind of the registry: it decides which headers have schema ids; empty if none is configured."""
         return self.registry.kind if self.registry is not None else ""

@@ -337,9 +337,8 @@ class FromFile(Decoder):
 def decoder(part: base.Part) -> Decoder:
     """Return the decoder of a part of a topic's records: by the ids of its schemas, or by the schema in a file."""
     # Times are as the schema says, not as settings for JSON without one do.
-    is_value, spec = part.name == "value", part.spec
-    rules = Rules(max_columns=spec.max_columns, unwanted=spec.except_columns if is_value else ())
-    json = Json(rules=rules, observes=is_value)
+    rules = Rules(max_columns=part.spec.max_columns, unwanted=part.excluded)
+    json = Json(rules=rules, observes=part.name == "value")
     if part.schema_file is not None:
         schema = _schema_in(Path(part.schema_file), SCHEMA_TYPES[part.format.name], part.spec.topic)
         return FromFile(writer_of(schema, message=part.spec.message), json)

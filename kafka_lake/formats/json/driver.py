@@ -24,7 +24,7 @@ def decoder(part: Part) -> Decoder:
     rules = Rules(
         timestamp_unit=spec.timestamp_unit,
         max_columns=spec.max_columns,
-        unwanted=spec.except_columns if part.name == "value" else (),
+        unwanted=part.excluded,
     )
     orders = spec.order_by if part.name == "value" else ()
     return Json(part.declared, spec.infer_timestamps, rules, observes=part.name == "value", order_by=orders)

@@ -11,7 +11,7 @@ import pyarrow.json as pj
 from kafka_lake.formats.task.columns import Column, Rules, fed_alone
 
 _FIELDS = 256
-"""Fields without a column that it is told of."""
+"""Fields without a column that the parser's schema may have."""
 _PART_RECORDS, _PART_BYTES = 500, 1 << 16
 """How many records, and of how many bytes, have their fields looked for at once."""
 _TIMES = ("timestamp", "timestamp_ntz")
@@ -44,11 +44,20 @@ def _is_readable(kind: Any) -> bool:
     return _is_readable(kind[1]) if kind[0] == "list" else kind[0] in _PARSED_AS
 
 
+def is_finite(values: pa.Array) -> bool:
+    """Return whether an array has no NaN and no infinity, at any depth: JSON has neither, and Arrow takes them."""
+    if pa.types.is_struct(values.type):
+        return all(map(is_finite, values.flatten()))
+    if pa.types.is_list(values.type):
+        return is_finite(values.flatten())
+    return not pa.types.is_floating(values.type) or pc.all(pc.is_finite(values)).as_py() is not False
+
+
 class ArrowParser:
     """Reads objects that have the columns' fields, and such others as make no difference.
 
     It learns of the others when they first occur. If types of new fields are wanted, these are fields without values:
-    null, and empty objects and lists.
+    null, and empty objects and lists. Values of the others may be NaN or infinite, which no JSON is.
 
     Args:
         unwanted: Fields whose types aren't wanted.
@@ -68,22 +77,21 @@ class ArrowParser:
         if table is None or len(table) != len(texts):
             # Each text has one object at least; one with two would shift the others.
             return None
-        fields = {name: table.column(name).combine_chunks() for name in table.column_names}
-        return fields if all(map(_is_finite, fields.values())) else None
+        return {name: table.column(name).combine_chunks() for name in table.column_names}
 
     def _learn(self, texts: pa.Array) -> bool:
         """Add the fields of objects to the parser's schema; return whether it can hold all of them."""
         columns, most = self._columns, _count(self._columns) + _FIELDS
-        told: pa.StructType | None = columns
+        fields: pa.StructType | None = columns
         for part in _parts(texts):
             found = _parsed(_lines(part), columns, others="infer")
             if found is None or (more := self._without_difference(pa.struct(list(found.schema)))) is None:
                 return False
-            told = _unified(told, more)
-            if told is None or _count(told) > most:
+            fields = _unified(fields, more)
+            if fields is None or _count(fields) > most:
                 return False
-        both = _unified(self._fields, told)
-        self._fields = told if both is None or _count(both) > most else both
+        both = _unified(self._fields, fields)
+        self._fields = fields if both is None or _count(both) > most else both
         return True
 
     def _without_difference(self, found: pa.StructType) -> pa.StructType | None:
@@ -115,15 +123,6 @@ def _parts(texts: pa.Array) -> Iterator[pa.Array]:
         begin = end
 
 
-def _is_finite(values: pa.Array) -> bool:
-    """Return whether an array has no NaN and no infinity, at any depth: JSON has neither, and Arrow takes them."""
-    if pa.types.is_struct(values.type):
-        return all(map(_is_finite, values.flatten()))
-    if pa.types.is_list(values.type):
-        return _is_finite(values.flatten())
-    return not pa.types.is_floating(values.type) or pc.all(pc.is_finite(values)).as_py() is not False
-
-
 def _lines(texts: pa.Array) -> pa.Buffer:
     lines = pa.concat_arrays([texts, pa.array([""], texts.type)])
     whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
@@ -132,9 +131,9 @@ def _lines(texts: pa.Array) -> pa.Buffer:
 
 def _parsed(block: pa.Buffer, fields: pa.StructType, others: str = "error") -> pa.Table | None:
     options = pj.ReadOptions(use_threads=False, block_size=block.size + 1)
-    told = pj.ParseOptions(explicit_schema=pa.schema(list(fields)), unexpected_field_behavior=others)
+    schema = pj.ParseOptions(explicit_schema=pa.schema(list(fields)), unexpected_field_behavior=others)
     try:
-        table = pj.read_json(pa.BufferReader(block), options, told)
+        table = pj.read_json(pa.BufferReader(block), options, schema)
         # Arrow makes lists that are too short of those that have several nulls, and nothing else.
         table.validate()
     except (pa.ArrowException, UnicodeDecodeError):

@@ -1,6 +1,6 @@
 """The fast path: whole columns where all values surely fit; the other records are left to the strict path."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_lake.formats.json.task.doubles import bytes_of, with_rounded
+from kafka_lake.formats.json.task.json_texts import REWRITTEN
 from kafka_lake.formats.json.task.objects import ObjectReader
 from kafka_lake.formats.json.task.text import DEPTH, NotJsonError, parse, refuse_twice
 from kafka_lake.formats.json.task.types import Kind, kind_of, merged_into
@@ -20,8 +21,8 @@ _TRIMMED = " \t\r\n"
 _LIKE_A_DATE, _REAL, _LONG = r'^"[0-9]{4}-[0-9]{2}-[0-9]{2}', r"[.eE]", r"[0-9]{18}"
 _TRAILING_COMMA = r",[ \t\r\n]*[\]}]"
 _DIGITS, _NULL, _WRITTEN = "numbers with many digits", "null in a required column", "numbers that are parts of texts"
-_WRITTEN_OTHERWISE = r"[:,\[\s]-?[0-9.]+[eE]|\.[0-9]*[0-9]0[\s,\]}]|[0-9.]{17}|[:,\[\s]-?0\.000|-0[\s,\]}]"
-"""Numbers that DuckDB may write otherwise than they were: 1.50 and 1e3, those of 16 digits, small ones, and -0."""
+_WRITTEN_OTHERWISE = rf"{REWRITTEN}|[0-9.]{{17}}"
+"""Numbers that DuckDB may write otherwise than they were; it may round those of 16 digits."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class FastReader:
             rows if good.all() else rows.filter(pa.array(good)),
             ~notes.bad,
             types=_types(parsed, notes) if self._rules.infer else {},
-            new_counts=_counted(_new_paths(notes), notes),
+            new_counts=_counted((((*new.path, new.name), new.at) for new in notes.new_fields + notes.unread), notes),
             rounded=_counted(notes.rounded, notes),
             slow=notes.reasons(),
         )
@@ -92,12 +93,12 @@ class FastReader:
 
 def _parsed(new: NewField, notes: BatchNotes, nested: bool) -> dict[int, Any]:
     """Return the objects and arrays among a field's values, by number. Records with invalid ones are left."""
-    notes.leave(new.at[having(new.texts, NOT_STRICT)], NOT_JSON)
+    notes.leave(new.at[having(new.values, NOT_STRICT)], NOT_JSON)
     parsed: dict[int, Any] = {}
-    brackets = np.isin(first_bytes(new.texts), (ord("{"), ord("[")))
+    brackets = np.isin(first_bytes(new.values), (ord("{"), ord("[")))
     for number in np.flatnonzero(brackets).tolist() if nested else ():
         try:
-            value = parse(new.texts[number].as_py().encode())
+            value = parse(new.values[number].as_py().encode())
             refuse_twice(value)
             parsed[number] = value
         except NotJsonError:
@@ -117,7 +118,7 @@ def _types(new_fields: Sequence[tuple[NewField, Mapping[int, Any]]], notes: Batc
         if not good.any():
             continue
         where = new.path, new.name
-        kind = merged_into(types.get(where), _scalar_type(new.texts.filter(pa.array(good))))
+        kind = merged_into(types.get(where), _scalar_type(new.values.filter(pa.array(good))))
         for number, value in parsed.items():
             if good[number]:
                 kind = merged_into(kind, kind_of(value))
@@ -126,8 +127,8 @@ def _types(new_fields: Sequence[tuple[NewField, Mapping[int, Any]]], notes: Batc
 
 
 def _empty(values: pa.Array) -> Kind:
-    """Return the type of values without scalars."""
-    if values.null_count == len(values):
+    """Return the type of values, in which scalars don't count."""
+    if not pa.types.is_nested(values.type) or values.null_count == len(values):
         return None
     if pa.types.is_list(values.type):
         return ["list", _empty(values.flatten())]
@@ -164,11 +165,6 @@ def _type_of_each(texts: pa.Array) -> Kind:
     for text in pc.unique(texts).to_pylist():
         kind = merged_into(kind, kind_of(parse(text.encode())))
     return kind
-
-
-def _new_paths(notes: BatchNotes) -> Iterator[tuple[Path, np.ndarray]]:
-    yield from (((*new.path, new.name), new.at) for new in notes.new_fields)
-    yield from (((*unread.path, unread.name), unread.at) for unread in notes.unread)
 
 
 def _structs(columns: Sequence[pa.Array], kind: Any, count: int) -> pa.StructArray:

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+REWRITTEN = r"[:,\[\s]-?([0-9.]+[eE]|0\.000)|\.[0-9]*[0-9]0[\s,\]}]|-0[\s,\]}]"
+"""Numbers in JSON that DuckDB writes otherwise than they were: 1e3, small ones, 1.50, and -0."""
 _ELEMENTS, _ENTRIES = '["JSON"]', '"MAP(VARCHAR, JSON)"'
 
 _PAIRS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())]))

@@ -7,14 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_lake.formats.json.task.arrow_parser import ArrowParser, readable
+from kafka_lake.formats.json.task.arrow_parser import ArrowParser, is_finite, readable
 from kafka_lake.formats.json.task.json_texts import JsonTexts
 from kafka_lake.formats.json.task.values import (
     BatchNotes,
     Cells,
     NewField,
     Path,
-    UnreadField,
     Values,
     beginning_with,
     mask_of,
@@ -47,11 +46,12 @@ class ObjectReader:
             self._lower.setdefault(source.lower(), []).append(source)
         self._spellings: dict[str, str] = {}
         self._new_names: list[str] = []
-        self._unwanted = rules.unwanted if rules.infer and not path else ()
         self._values = Values(rules)
         self._inner: dict[Path, ObjectReader] = {}
         self._pause = 0
-        self._arrow = ArrowParser(self._columns, rules, self._unwanted) if readable(self._columns) else None
+        self._arrow: ArrowParser | None = None
+        if readable(self._columns):
+            self._arrow = ArrowParser(self._columns, rules, () if path else rules.unwanted)
 
     def read(self, texts: pa.Array, at: np.ndarray, notes: BatchNotes) -> list[pa.Array]:
         """Return the columns of JSON objects."""
@@ -68,12 +68,9 @@ class ObjectReader:
 
     def _of_parsed(self, fields: Mapping[str, pa.Array], columns: Sequence[Column], cells: Cells) -> list[pa.Array]:
         sources = [column[2][0] for column in columns]
-        known = {*sources, *(() if cells.path else self._unwanted)}
-        for name, values in fields.items():
-            given = mask_of(values.is_valid())
-            if name not in known and given.any():
-                values = values.filter(pa.array(given))
-                cells.notes.unread.append(UnreadField(cells.path, name, values, cells.at[given]))
+        for name in fields:
+            if name not in sources:
+                _note_unread(name, fields[name], cells)
         return [
             self._of_parsed_value(fields[source], column[1], cells.below(column[0]))
             for source, column in zip(sources, columns, strict=True)
@@ -214,6 +211,16 @@ class ObjectReader:
                 cells.below(self._columns[takers[-1]][0]).leave(mask_of(todo.is_valid()))
         nulls = self._nulls(len(cells.at))
         return [arrays.get(number, null) for number, null in enumerate(nulls)]
+
+
+def _note_unread(name: str, values: pa.Array, cells: Cells) -> None:
+    given = mask_of(values.is_valid())
+    if not given.any():
+        return
+    values, at = values.filter(pa.array(given)), cells.at[given]
+    if not is_finite(values):
+        cells.notes.leave(at, NOT_JSON)
+    cells.notes.unread.append(NewField(cells.path, name, values, at))
 
 
 def _with_twice(owners: np.ndarray, codes: np.ndarray, objects: int, names: int) -> np.ndarray:

@@ -22,23 +22,7 @@ class NewField:
 
     Args:
         path: The struct of the field, by columns' names.
-        texts: The values as JSON, without nulls.
-        at: The record of each value, by number.
-    """
-
-    path: Path
-    name: str
-    texts: pa.Array
-    at: np.ndarray
-
-
-@dataclass(frozen=True)
-class UnreadField:
-    """A field without a column, whose values aren't wanted, or have nothing in them.
-
-    Args:
-        path: The struct of the field, by columns' names.
-        values: As Arrow reads them, without nulls.
+        values: The values without nulls: JSON texts, or what Arrow's parser made of them.
         at: The record of each value, by number.
     """
 
@@ -54,6 +38,8 @@ class BatchNotes:
 
     Attributes:
         bad: The records that are left to the strict path.
+        new_fields: Fields with their values as JSON texts.
+        unread: Fields that Arrow's parser read: their types aren't wanted, or they have nothing but empty values.
         written: The records in which a number is part of a text column, which must keep it as it was written.
         rounded: The path of a column, and the records of its rounded numbers.
         lenient: Whether a parser was used that takes a comma before a closing bracket.
@@ -63,7 +49,7 @@ class BatchNotes:
     bad: np.ndarray = field(init=False)
     written: np.ndarray = field(init=False)
     new_fields: list[NewField] = field(default_factory=list)
-    unread: list[UnreadField] = field(default_factory=list)
+    unread: list[NewField] = field(default_factory=list)
     rounded: list[tuple[Path, np.ndarray]] = field(default_factory=list)
     lenient: bool = False
 
