@@ -1,6 +1,7 @@
 """Generated records through a real broker and real Spark into real tables, read back and with_errors by the oracle."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,17 +37,14 @@ TAME_DDL = (
 )
 
 SHORT = ("inferred",)
-TAME_TOPICS = ("declared, by Arrow", "declared, by Spark")
+TAME = "declared, tame"
 TOPICS: dict[str, dict[str, Any]] = {
     "inferred": {"schema": None},
-    "inferred, by Spark": {"schema": None, **by(False)},
     "inferred, with times": {"schema": None, "infer_timestamps": True},
     "new columns": {"schema": None, "on_incompatible": "new_column"},
-    "new columns, by Spark": {"schema": None, "on_incompatible": "new_column", **by(False)},
     "declared": {"schema": DDL},
     "declared, sorted": {"schema": DDL, "sort_by": ("l",)},
-    TAME_TOPICS[0]: {"schema": TAME_DDL},
-    TAME_TOPICS[1]: {"schema": TAME_DDL, **by(False)},
+    TAME: {"schema": TAME_DDL},
 }
 
 
@@ -69,7 +67,7 @@ def test_every_value_is_in_the_table_or_in_a_dead_letter(
     name: str, new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:
     topic, start, settings = new_topic(2), 0, TOPICS[name]
-    make = tame_payload if name in TAME_TOPICS else payload
+    make = tame_payload if name == TAME else payload
     spec = topic.spec(**settings)
     see, made = view(spec), connections()
     declared = settings["schema"] is not None
@@ -101,3 +99,28 @@ def test_every_value_is_in_the_table_or_in_a_dead_letter(
         ]
         assert wrong == []
         before |= sent.keys()
+
+
+@pytest.mark.parametrize("name", [exhaustive(name) for name in ("declared", TAME)])
+def test_rows_after_a_transform_are_those_of_the_topic(
+    name: str, new_topic: NewTopic, connections: NewConnections, view: NewView
+) -> None:
+    topic, made = new_topic(2), connections()
+    make = tame_payload if name == TAME else payload
+    plain = topic.spec(**TOPICS[name])
+    transformed = replace(plain, table=f"{plain.table}_transformed", **by(False))
+    sent = 0
+    for number, count in enumerate(BATCHES):
+        contents = [make(SEED, sent + index) for index in range(count)]
+        produce(topic, [*contents, *CORPUS.values()] if number else contents)
+        sent += count
+        for spec in (plain, transformed):
+            ingest(spec, made, f"run-{number}")
+    written, other = (rows_of(view(spec).table.scan().to_arrow()) for spec in (plain, transformed))
+    assert len(written) > sent // 3
+    assert written == other
+    letters, others = (
+        {(r["partition"], r["offset"], r["error_class"]) for r in view(spec).dead_letters()}
+        for spec in (plain, transformed)
+    )
+    assert letters == others
