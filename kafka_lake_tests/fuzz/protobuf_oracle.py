@@ -3,7 +3,7 @@
 import json
 import math
 import struct
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any
 
 from google.protobuf import empty_pb2
@@ -95,8 +95,12 @@ class Oracle:
         return {"": value}
 
 
+# Nothing is rounded to zero, whatever the exponent.
+_EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
+
+
 def number_of_9_and_2(number: Decimal) -> Decimal:
-    if number and (number.adjusted() > 6 or number.normalize().as_tuple().exponent < -2):
+    if number and (number.adjusted() > 6 or number.normalize(_EXACT).as_tuple().exponent < -2):
         raise NoRowError
     return number.quantize(Decimal("0.01")) if number else Decimal("0.00")
 
