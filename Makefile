@@ -199,13 +199,20 @@ bench-compaction: $(STAMP) ## Seconds from a record to its row while files are c
 
 .PHONY: bench-backlog
 bench-backlog: N ?= 20000000
-bench-backlog: $(STAMP) ## A long backlog: memory over time, a run killed halfway, each offset counted (N=20000000)
-	@$(BIN)/python -m benchmarks backlog --records $(N)
+bench-backlog: $(STAMP) ## A long backlog: memory over time, a run killed halfway, each offset counted (N=20000000 KEEP=1: into docs/ too)
+	@$(BIN)/python -m benchmarks backlog --records $(N) $(if $(KEEP),--keep)
+
+.PHONY: bench-workers
+bench-workers: N ?= 5000000
+bench-workers: REPEATS ?= 3
+bench-workers: $(STAMP) ## Records per second by a Spark cluster of 1, 2 and 4 workers (N=5000000 REPEATS=3 KEEP=1: into docs/ too)
+	@$(BIN)/python -m benchmarks workers --records $(N) --repeats $(REPEATS) $(if $(KEEP),--keep)
 
 .PHONY: bench-upsert
 bench-upsert: N ?= 1000000
-bench-upsert: $(STAMP) ## Changes into an upsert table of N rows: recent keys, keys at random, each row compared (N=1000000)
-	@$(BIN)/python -m benchmarks upsert --rows $(N)
+bench-upsert: CHANGES ?= 10000
+bench-upsert: $(STAMP) ## Changes into an upsert table of N rows: recent keys, keys at random, each row compared (N=1000000 CHANGES=10000 KEEP=1: into docs/ too)
+	@$(BIN)/python -m benchmarks upsert --rows $(N) --changes $(CHANGES) --no-through-kafka $(if $(KEEP),--keep)
 
 .PHONY: bench-hot
 bench-hot: MINUTES ?= 60

@@ -23,6 +23,7 @@ from benchmarks import soak as everything
 from benchmarks import startup as of_commands
 from benchmarks import store as object_store
 from benchmarks import upsert as upserts
+from benchmarks import workers as of_clusters
 from benchmarks.chart import draw
 from benchmarks.dirty import Settings as DirtySettings
 from benchmarks.dirty import measure as measure_dirty
@@ -161,6 +162,7 @@ def backlog(
     cores: Cores = 2,
     heap: Heap = "1g",
     memory: Annotated[int | None, typer.Option(min=1, help="MiB; it fails if a run's peak is above it.")] = None,
+    keep: Keep = False,
 ) -> None:
     """A long backlog: peak memory over time, a run that is killed in the midst, and a count of every offset."""
     limits = {"max_records_per_commit": max_records} if max_records else {}
@@ -177,6 +179,22 @@ def backlog(
         raise KafkaLakeError("The table is not what the topic holds.", "See the last table.")
     if memory and (found := backlog_tables.beyond(result, memory << 20)):
         raise KafkaLakeError(f"The budget of {memory:,} MiB was not kept: {', '.join(found)}.", "See the second table.")
+    if keep:
+        results.save(result, results.KEPT)
+        page.update()
+
+
+@app.command()
+def workers(
+    records: Annotated[int, typer.Option(min=1000, help="In the topic.")] = 5_000_000,
+    repeats: Annotated[int, typer.Option(min=1)] = 3,
+    keep: Keep = False,
+) -> None:
+    """Records per second by a standalone cluster of 1, 2 and 4 workers of one core each."""
+    result = of_clusters.measure(of_clusters.Settings(records, repeats), _tell_user)
+    _show(result, f"{records:,} records, medians of {repeats}, warm", of_clusters, keep)
+    if keep:
+        page.update()
 
 
 @app.command()
@@ -190,12 +208,15 @@ def upsert(
         bool, typer.Option(help="Fill the table through its topic; Spark itself writes the rows else, which is faster.")
     ] = True,
     peer: Annotated[bool, typer.Option(help="PyIceberg's upsert of as many rows too.")] = False,
+    keep: Keep = False,
 ) -> None:
     """Changes into a keyed table: of recent keys and of keys at random, and each row in the end."""
     settings = upserts.Settings(rows, changes, batches, Engine(cores, heap), through_kafka, peer)
     result = upserts.measure(settings, _tell_user)
-    _show(result, f"A keyed table of {rows:,} rows", upserts)
     _compared(result)
+    _show(result, f"A keyed table of {rows:,} rows", upserts, keep)
+    if keep:
+        page.update()
 
 
 @app.command()

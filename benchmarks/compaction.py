@@ -58,6 +58,7 @@ HEADER = (
     "of these refused",
     "CPU s per 100 s: Spark",
 )
+PAGE_HEADER = ("runs", "p50", "p95", *HEADER[5:10])
 
 
 @dataclass
@@ -142,6 +143,11 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
         )
         for case in result["cases"]
     ]
+
+
+def page_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return each case as the cells of a table, see `PAGE_HEADER`."""
+    return [(row[0], *row[2:4], *row[5:10]) for row in rows(result)]
 
 
 def _counts(catalog: LakeCatalog, case: Case) -> dict[str, int]:

@@ -40,6 +40,7 @@ HEADER = (
     "metadata, KiB",
     "maintenance so far, s",
 )
+PAGE_HEADER = ("commits", "CPU of a commit, ms", "CPU of planning a scan, ms", "data files", "snapshots")
 _SPEC = TopicTable("clicks", "bench", "clicks")
 _ROWS = 10
 # Of these the time is taken.
@@ -151,3 +152,9 @@ def rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
         )
         for part in result["samples"]
     ]
+
+
+def page_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return the table's growth in a few lines, see `PAGE_HEADER`."""
+    found = rows(result)
+    return [(row[0], row[3], row[5], row[6], row[8]) for row in (found[0], found[len(found) // 2], found[-1])]

@@ -90,11 +90,14 @@ def catalog_in(folder: Path) -> CatalogResource:
     return CatalogResource(name="lake", properties=properties)
 
 
-def ingest_once(connections: Connections, topic: Topic, table: str, begin: Moment | None, broker: int) -> Repeat:
+def ingest_once(
+    connections: Connections, topic: Topic, table: str, begin: Moment | None, broker: int, contender: int | None = None
+) -> Repeat:
     """Ingest a whole topic into a new table, metadata column and gates as by default."""
-    begin = begin or Moment.now(os.getpid(), broker)
+    contender = contender or os.getpid()
+    begin = begin or Moment.now(contender, broker)
     ingest(_spec(topic.shape, table), connections, f"bench-{table}")
-    return Moment.now(os.getpid(), broker).since(begin, topic)
+    return Moment.now(contender, broker).since(begin, topic)
 
 
 def _spec(shape: Shape, table: str) -> TopicTable:
@@ -130,10 +133,12 @@ def cold_and_warm(
     folder: Path,
     warm: int,
     catalog: CatalogResource | None = None,
+    contender: int | None = None,
 ) -> list[Repeat]:
     """Ingest a topic in a new process, then again and again in the same session, each time into a new table.
 
-    The tables are local files in the folder, or in a catalog of the caller's.
+    The tables are local files in the folder, or in a catalog of the caller's. The CPU is that of the new process and
+    its children, or of those of a contender, a process id, without what the broker uses.
     """
     catalog = catalog or catalog_in(folder)
     folder.mkdir(parents=True)
@@ -144,6 +149,7 @@ def cold_and_warm(
         **task_of(bootstrap, broker, topic, engine=engine, folder=folder),
         **reported,
         "catalog": catalog.properties,
+        "contender": contender,
     }
     failure = f"The ingest of {topic.shape.name} failed."
     repeats = measured("benchmarks.ours", task, folder / "engine.log", len(names), failure)
@@ -224,7 +230,7 @@ def main() -> None:
         topic = Topic(ALL[it.task["topic"]], it.task["records"], it.task["size"])
         begin: Moment | None = Moment(**it.task["begin"])
         for table in it.task["tables"]:
-            it.tell(ingest_once(it.connections, topic, table, begin, it.task["broker"]))
+            it.tell(ingest_once(it.connections, topic, table, begin, it.task["broker"], it.task["contender"]))
             begin = None
 
 

@@ -1,11 +1,22 @@
 """The tables of ``docs/performance.md``, made of the results that are kept beside it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import anchors, fresh, matrix, startup
+from benchmarks import (
+    anchors,
+    backlog_tables,
+    compaction,
+    fresh,
+    maintenance,
+    matrix,
+    startup,
+    store,
+    upsert,
+    workers,
+)
 from benchmarks.data import SHAPES
 from benchmarks.results import (
     DIRTY_HEADER,
@@ -26,8 +37,7 @@ def tables() -> dict[str, str]:
     """Return each table of the page by its name."""
     throughput, dirty, freshness = (load(name, KEPT) for name in ("throughput-peers", "dirty", "freshness"))
     kinds, fresh_reads, commands = load("matrix", KEPT), load("fresh", KEPT), load("startup", KEPT)
-    measured = (KEPT / "anchors.json").exists()
-    anchored = load("anchors", KEPT) if measured else {"series": []}
+    anchored = load("anchors", KEPT)
     return {
         "machine": _machine(throughput, dirty, freshness),
         **{name: in_markdown(HEADER, throughput_rows(throughput, name)) for name in SHAPES},
@@ -37,11 +47,37 @@ def tables() -> dict[str, str]:
         "fresh": in_markdown(fresh.HEADER, fresh.rows(fresh_reads)),
         "matrix machine": _made_on(kinds),
         "matrix": in_markdown(matrix.HEADER, matrix.rows(kinds)),
-        "anchors machine": _made_on(anchored) if measured else "Not measured yet.",
+        "anchors machine": _made_on(anchored),
         "anchors": in_markdown(anchors.HEADER, anchors.rows(anchored)),
+        **_measured("workers", workers.HEADER, workers.rows),
+        **_measured("backlog", backlog_tables.PHASES_HEADER, backlog_tables.page_rows),
+        **_measured("store", store.HEADER, store.rows),
+        **_measured("compaction", compaction.PAGE_HEADER, compaction.page_rows),
+        **_measured("maintenance", maintenance.PAGE_HEADER, maintenance.page_rows),
+        **_upserts(),
         "startup machine": f"Medians of {commands['settings']['repeats']}; {_where(commands)}",
         "startup": in_markdown(startup.HEADER, startup.rows(commands)),
     }
+
+
+def _upserts() -> dict[str, str]:
+    found = [load(path.stem, KEPT) for path in KEPT.glob(f"{upsert.NAME}-*.json")]
+    if not found:
+        return {}
+    return {
+        "upsert machine": _where(max(found, key=lambda result: result["settings"]["rows"])),
+        "upsert": in_markdown(upsert.PAGE_HEADER, upsert.page_rows(found)),
+    }
+
+
+def _measured(
+    name: str, header: Sequence[str], rows: Callable[[dict[str, Any]], list[tuple[str, ...]]]
+) -> dict[str, str]:
+    """Return a result's table and where it was measured; nothing before the first time."""
+    if not (KEPT / f"{name}.json").exists():
+        return {}
+    found = load(name, KEPT)
+    return {f"{name} machine": _where(found), name: in_markdown(header, rows(found))}
 
 
 def update() -> None:

@@ -6,8 +6,9 @@ produced, row by row.
 """
 
 import random
+import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,8 +22,11 @@ from benchmarks.throughput import scratch
 from kafka_lake.errors import KafkaLakeError
 
 HEADER = ("of keys", "changes", "seconds", "changes/s", "CPU-seconds", "changes per CPU-second", "rows", "differing")
+PAGE_HEADER = ("rows of the table", "keys", "changes", "changes per CPU-s", "CPU-s", "s")
+NAME = "upsert"
 _SEED = 17
 _RECENT = 20
+KINDS = {"recent": "the newest 5%", "random": "random"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
             batches.append(_merged(keyed, "all, new", settings.rows))
         else:
             keyed.fill()
-        for kind in ("recent", "random"):
+        for kind in KINDS:
             for number in range(settings.batches):
                 first = settings.rows - max(1, settings.rows // _RECENT) if kind == "recent" else 0
                 keyed.produce(chance.randrange(first, settings.rows) for _ in range(settings.changes))
@@ -56,7 +60,7 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
         differing = keyed.differing()
         if settings.peer:
             batches += _by_pyiceberg(keyed, settings, tell_user)
-        return document("upsert", asdict(settings), batches=batches, differing=differing)
+        return document(f"{NAME}-{settings.rows}", asdict(settings), batches=batches, differing=differing)
 
 
 def _by_pyiceberg(keyed: KeyedTable, settings: Settings, tell_user: Callable[[str], None]) -> Iterator[dict[str, Any]]:
@@ -99,6 +103,19 @@ def rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
         )
         for measured in result["batches"]
     ]
+
+
+def page_rows(results: Iterable[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Return the medians of each table and kind of keys as the cells of a table, see `PAGE_HEADER`."""
+    found: list[tuple[str, ...]] = []
+    for result in sorted(results, key=lambda result: result["settings"]["rows"]):
+        for kind, of_keys in KINDS.items():
+            batches = [batch for batch in result["batches"] if batch["keys"] == kind]
+            cpu, seconds = (statistics.median(batch[name] for batch in batches) for name in ("cpu_seconds", "seconds"))
+            changes = result["settings"]["changes"]
+            figures = (f"{changes:,}", f"{changes / cpu:,.0f}", f"{cpu:.1f}", f"{seconds:.1f}")
+            found.append((f"{result['settings']['rows']:,}", of_keys, *figures))
+    return found
 
 
 def _merged(keyed: KeyedTable, keys: str, changes: int) -> dict[str, Any]:
