@@ -4,6 +4,7 @@ The topic has twelve partitions. Runs are warm: the first two of each cluster ar
 """
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -33,6 +34,8 @@ class Settings:
 
 def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, Any]:
     """Ingest the same topic by each cluster, and return the result as JSON has it."""
+    # Executors have a Python of their own.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     made, series = document("workers", asdict(settings)), list[Series]()
     with scratch() as folder, EmbeddedBroker(folder / "broker", heap="512m") as broker:
         tell_user(f"producing {settings.records:,} records")

@@ -210,7 +210,7 @@ def local_session(catalog: SparkCatalog, settings: Mapping[str, Any]) -> Any:
     # Left by a Connect session of the process that this one was started by; PySpark would look for its server.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     os.environ.update(java_env())
-    master = configured_master()
+    master = configured_master(settings)
     if master.startswith("local"):
         # Else Python functions run in whatever python3 the PATH has, which may lack every package.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from kafka_lake.common import environment
 from kafka_lake.common.environment import SparkCatalog
@@ -120,12 +121,13 @@ SESSION_DEFAULTS = {
 SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 """Settings by which Iceberg puts something into the summaries of all snapshots that a session writes."""
 
+_MASTER = "spark.master"
 _LOCAL_MASTER = re.compile(r"local(?:\[(?P<cores>\*|\d+)(?:\s*,\s*\d+)?\])?")
 
 
-def configured_master() -> str:
-    """Return the master of a Spark in this process: ``$KAFKA_LAKE_SPARK_MASTER``, or ``local[*]``."""
-    return environment.SPARK_MASTER.value()
+def configured_master(settings: Mapping[str, Any]) -> str:
+    """Return the master of a Spark in this process: the settings', ``$KAFKA_LAKE_SPARK_MASTER``, or ``local[*]``."""
+    return str(settings.get(_MASTER) or environment.SPARK_MASTER.value())
 
 
 def local_cores(master: str) -> int | None:
@@ -141,10 +143,14 @@ def local_cores(master: str) -> int | None:
 
 
 def local_conf(catalog: SparkCatalog, master: str, jars: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a Spark in this process, or of a Connect server that kafka_lake starts."""
+    """Return the settings of a Spark in this process, or of a Connect server that kafka_lake starts.
+
+    A master among the extra settings replaces the other one.
+    """
+    master = extra.get(_MASTER) or master
     needed = _needed(catalog, jars, extra)
     jars = ",".join(filter(None, [jars, *needed]))
-    conf = {**_DEFAULTS, "spark.master": master, **catalog.conf, **extra}
+    conf = {**_DEFAULTS, **catalog.conf, **extra, _MASTER: master}
     if catalog.ca_bundle:
         conf[_DRIVER_OPTIONS] = f"{trust_options(catalog)} {conf[_DRIVER_OPTIONS]}"
     if cores := local_cores(master):

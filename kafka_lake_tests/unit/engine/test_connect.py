@@ -49,6 +49,13 @@ def test_a_session_can_ask_how_many_tasks_run_at_once(master: str, cores: int | 
     assert reported == (None if cores is None else str(cores))
 
 
+def test_a_cluster_among_the_settings_gets_the_jars() -> None:
+    conf = local_conf(catalog_anywhere(), "local[*]", "/a.jar", {"spark.master": "spark://host:7077"})
+    assert conf["spark.master"] == "spark://host:7077"
+    assert conf["spark.jars"] == "/a.jar"
+    assert "spark.driver.bindAddress" not in conf
+
+
 def test_alone_it_says_what_is_wrong_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
