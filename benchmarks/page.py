@@ -53,7 +53,7 @@ def tables() -> dict[str, str]:
         **_measured("backlog", backlog_tables.PHASES_HEADER, backlog_tables.page_rows),
         **_measured("store", store.HEADER, store.rows),
         **_measured("compaction", compaction.PAGE_HEADER, compaction.page_rows),
-        **_measured("maintenance", maintenance.PAGE_HEADER, maintenance.page_rows),
+        **_measured("maintenance", maintenance.PAGE_HEADER, maintenance.page_rows, "long maintenance"),
         **_upserts(),
         "startup machine": f"Medians of {commands['settings']['repeats']}; {_where(commands)}",
         "startup": in_markdown(startup.HEADER, startup.rows(commands)),
@@ -71,13 +71,13 @@ def _upserts() -> dict[str, str]:
 
 
 def _measured(
-    name: str, header: Sequence[str], rows: Callable[[dict[str, Any]], list[tuple[str, ...]]]
+    name: str, header: Sequence[str], rows: Callable[[dict[str, Any]], list[tuple[str, ...]]], table: str | None = None
 ) -> dict[str, str]:
     """Return a result's table and where it was measured; nothing before the first time."""
     if not (KEPT / f"{name}.json").exists():
         return {}
-    found = load(name, KEPT)
-    return {f"{name} machine": _where(found), name: in_markdown(header, rows(found))}
+    found, table = load(name, KEPT), table or name
+    return {f"{table} machine": _where(found), table: in_markdown(header, rows(found))}
 
 
 def update() -> None:

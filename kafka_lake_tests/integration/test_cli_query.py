@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -16,7 +17,7 @@ from kafka_lake.ingest.run import ingest
 from kafka_lake.orchestration.how_to_read import how_to_read_page
 from kafka_lake.orchestration.resources import CatalogResource
 from kafka_lake.runtime.context import Connections
-from kafka_lake.spec.topic_table import TopicTable
+from kafka_lake.spec.topic_table import Route, TopicTable, When
 from kafka_lake_tests.conftest import NAMESPACE, Topic
 from kafka_lake_tests.exhaustive import exhaustive
 
@@ -117,6 +118,19 @@ def test_invalid_query_is_refused_in_one_line(query: Query, spec: TopicTable, sq
     assert said in error
     assert "SQLSTATE" not in error
     assert json.loads(query("SELECT count(*) AS n FROM this", "--json").stdout) == [{"n": 2}]
+
+
+def test_each_table_of_a_topic_can_be_asked(
+    command_line: Callable[..., Result], new_topic: Callable[..., Topic], connections: Callable[..., Connections]
+) -> None:
+    topic = new_topic()
+    topic.send_ids(range(5))
+    large = replace(topic.spec(), table=f"{topic.table}_large")
+    spec = replace(topic.spec(), routes=(Route(When(sql="id > 2"), large),))
+    ingest(spec, connections(), str(uuid4()))
+    for name, rows in ((topic.name, 3), (topic.table, 3), (large.table, 2), (".".join(large.identifier), 2)):
+        shown = command_line([spec], "query", name, "SELECT count(*) AS n FROM this", "--json")
+        assert json.loads(shown.stdout) == [{"n": rows}]
 
 
 def test_topic_without_table_is_reported(command_line: Callable[..., Result]) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kafka_lake.cli import project
-from kafka_lake.cli.arguments import AsJson, Topic
+from kafka_lake.cli.arguments import AsJson
 from kafka_lake.cli.output import Output, note, working
 from kafka_lake.common.offsets import place
 from kafka_lake.common.text import counted, printable
@@ -35,7 +35,7 @@ _JSON_FORMATS = {
 
 
 def query(
-    topic: Topic,
+    table: Annotated[str, typer.Argument(help="Table, or a Kafka topic for its own table.")],
     sql: Annotated[str, typer.Argument(metavar="SQL", help='Spark SQL, such as "SELECT count(*) FROM this".')],
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of rows.")] = 100,
     as_json: AsJson = False,
@@ -48,22 +48,24 @@ def query(
 ) -> None:
     """Query a topic's table with read-only Spark SQL.
 
-    Use the table's own name, or this; other tables are namespace.table. With --fresh, TOPIC may also be a table, and
-    the query can read only that table.
+    Use the table's own name, or this; other tables are namespace.table. With --fresh, the query can read only this
+    table.
     """
-    if fresh:
-        read, result = _fresh_result(topic, sql, limit=limit, as_json=as_json)
-        _show(result, as_json)
-        for line in _explained(read) if explain else ():
-            note(line)
-        return
-    spec = project.topic_tables(topic)[0]
+    from kafka_lake.routing.by_value import find_table, find_topic
+
+    topic, read = find_topic(project.topic_tables(), table), None
     with (
-        project.open_connections(with_broker=False, cluster=spec.cluster) as connections,
+        project.open_connections(with_broker=fresh, cluster=topic.cluster) as connections,
         working("Running the query"),
     ):
-        result = run_query(spec, connections, sql=sql, limit=limit, as_json=as_json)
+        if fresh:
+            read, result = _fresh_result(topic, table, connections, sql=sql, limit=limit, as_json=as_json)
+        else:
+            spec = find_table(topic, table, connections.catalog)
+            result = run_query(spec, connections, sql=sql, limit=limit, as_json=as_json)
     _show(result, as_json)
+    for line in _explained(read) if explain and read else ():
+        note(line)
 
 
 def _show(result: QueryResult, as_json: bool) -> None:
@@ -72,16 +74,12 @@ def _show(result: QueryResult, as_json: bool) -> None:
     Output(as_json).show(_table(result))
 
 
-def _fresh_result(name: str, sql: str, *, limit: int, as_json: bool) -> tuple[Fresh, QueryResult]:
+def _fresh_result(
+    topic: TopicTable, name: str, connections: Connections, *, sql: str, limit: int, as_json: bool
+) -> tuple[Fresh, QueryResult]:
     from kafka_lake.fresh import table_of
-    from kafka_lake.routing.by_value import find_topic
 
-    topic = find_topic(project.topic_tables(), name)
-    with (
-        project.open_connections(cluster=topic.cluster) as connections,
-        working("Running the query"),
-        table_of(topic, name, connections) as table,
-    ):
+    with table_of(topic, name, connections) as table:
         return table.reading(lambda fresh: (fresh, _run_fresh_query(fresh, sql=sql, limit=limit, as_json=as_json)))
 
 
