@@ -126,7 +126,7 @@ def test_each_table_of_a_topic_can_be_asked(
     topic = new_topic()
     topic.send_ids(range(5))
     large = replace(topic.spec(), table=f"{topic.table}_large")
-    spec = replace(topic.spec(), routes=(Route(When(sql="id > 2"), large),))
+    spec = replace(topic.spec(), routes=(Route(When(sql="offset > 2"), large),))
     ingest(spec, connections(), str(uuid4()))
     for name, rows in ((topic.name, 3), (topic.table, 3), (large.table, 2), (".".join(large.identifier), 2)):
         shown = command_line([spec], "query", name, "SELECT count(*) AS n FROM this", "--json")
