@@ -133,6 +133,15 @@ def test_each_table_of_a_topic_can_be_asked(
         assert json.loads(shown.stdout) == [{"n": rows}]
 
 
+def test_a_table_of_several_topics_can_be_asked_by_its_name(
+    command_line: Callable[..., Result], query: Query, spec: TopicTable
+) -> None:
+    both = [spec, replace(spec, topic=f"{spec.topic}-others")]
+    for name in (spec.table, spec.topic):
+        shown = command_line(both, "query", name, "SELECT count(*) AS n FROM this", "--json")
+        assert json.loads(shown.stdout) == [{"n": 2}]
+
+
 def test_topic_without_table_is_reported(command_line: Callable[..., Result]) -> None:
     refused = command_line([TopicTable("later", NAMESPACE, "later")], "query", "later", "SELECT 1")
     assert refused.exit_code == 1
