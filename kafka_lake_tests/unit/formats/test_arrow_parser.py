@@ -126,6 +126,13 @@ def test_what_arrow_reads_wrongly_is_left_to_the_strict_path(value: str, infer: 
     assert quick.error_class.null_count == (3 if "null" in value else 0)
 
 
+def test_one_nan_leaves_no_other_record_to_the_strict_path() -> None:
+    values = [b'{"id": 1, "q": {"y": [2.5]}}'] * 299 + [b'{"id": 1, "q": {"y": [NaN]}}']
+    made = JsonDecoder(FIELDS, Rules(infer=False)).decode(pa.array(values, pa.binary()))
+    assert made.error_class.null_count == 299
+    assert made.seen.slow == {"not_json": 1}
+
+
 def test_empty_fields_of_earlier_and_failed_records_are_not_reported() -> None:
     columns = (*FIELDS, column("must", "long", required=True))
     decoder = JsonDecoder(columns, Rules(infer=True))

@@ -219,7 +219,7 @@ def _note_unread(name: str, values: pa.Array, cells: Cells) -> None:
         return
     values, at = values.filter(pa.array(given)), cells.at[given]
     if not is_finite(values):
-        cells.notes.leave(at, NOT_JSON)
+        cells.notes.leave(at[[not is_finite(values.slice(number, 1)) for number in range(len(values))]], NOT_JSON)
     cells.notes.unread.append(NewField(cells.path, name, values, at))
 
 
