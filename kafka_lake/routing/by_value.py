@@ -47,7 +47,7 @@ def knowing(spec: TopicTable, properties: Mapping[str, str]) -> TopicTable:
 
 
 def find_topic(topics: Sequence[TopicTable], name: str) -> TopicTable:
-    """Return the settings of the topic that has a table, or whose values may have it.
+    """Return the settings of the topic of a name, else of one that has a table or whose values may have it.
 
     Args:
         name: As `find_table` takes it.
@@ -56,15 +56,23 @@ def find_topic(topics: Sequence[TopicTable], name: str) -> TopicTable:
         ConfigurationError: If there is none, or several.
     """
     namespace, _, table = name.partition(".")
-    found = [topic for topic in topics if _named(topic, name)] or [
-        topic for topic in topics if topic.route_by and table and may_name(topic.route_by, (namespace, table))
-    ]
-    if len(found) != 1 or len(_named(found[0], name)) > 1:
+    found = (
+        [topic for topic in topics if name in (topic.topic, topic.full_topic)]
+        or list({topic.identifier: topic for topic in topics if _named(topic, name)}.values())
+        or [topic for topic in topics if topic.route_by and table and may_name(topic.route_by, (namespace, table))]
+    )
+    if not found:
         known = ", ".join(sorted({".".join(table.identifier) for topic in topics for table in topic.tables})) or "none"
         raise ConfigurationError(
-            f"{'Several topics have' if found else 'No topic has'} a table {name} in this project; the tables are: "
-            f"{known}.",
-            "Name one of them.",
+            f"No topic has a table {name} in this project; the tables are: {known}.",
+            "Name one of them, or add a YAML document of type kafka_lake.KafkaTopic to defs/.",
+        )
+    tables = _named(found[0], name)
+    if len(found) > 1 or len(tables) > 1:
+        names = (topic.full_topic for topic in found) if len(found) > 1 else (".".join(t.identifier) for t in tables)
+        raise ConfigurationError(
+            f"{name} is the name of several {'topics, or of a table of several' if len(found) > 1 else 'tables'}.",
+            f"Name one of them: {' or '.join(sorted(names))}.",
         )
     return found[0]
 

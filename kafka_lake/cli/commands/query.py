@@ -54,9 +54,9 @@ def query(
     Use the table's own name, or this; other tables are namespace.table. With --fresh, the query can read only this
     table.
     """
-    from kafka_lake.routing.by_value import find_table
+    from kafka_lake.routing.by_value import find_table, find_topic
 
-    topic, read = _topic_of(table, fresh), None
+    topic, read = find_topic(project.topic_tables(), table), None
     with (
         project.open_connections(with_broker=fresh, cluster=topic.cluster) as connections,
         working("Running the query"),
@@ -69,17 +69,6 @@ def query(
     _show(result, as_json)
     for line in _explained(read) if explain and read else ():
         note(line)
-
-
-def _topic_of(name: str, fresh: bool) -> TopicTable:
-    """Return the topic of this name, else one that has a table of this name."""
-    from kafka_lake.routing.by_value import find_topic
-
-    topics = project.topic_tables()
-    if not topics or any(name in (topic.topic, topic.full_topic) for topic in topics):
-        return project.topic_tables(name)[0]
-    # Several topics may fill one table; a fresh read is of the records of one.
-    return find_topic(topics if fresh else list({topic.identifier: topic for topic in topics}.values()), name)
 
 
 def _show(result: QueryResult, as_json: bool) -> None:

@@ -1,5 +1,6 @@
 """Conditions of the settings in DuckDB's SQL, and what fresh reads refuse."""
 
+from dataclasses import replace
 from typing import Any
 
 import duckdb
@@ -80,3 +81,24 @@ def test_topic_is_found_by_any_of_its_tables() -> None:
         ConfigurationError, match=r"No topic has a table x in this project; the tables are: lake.other, lake.t, lake.v"
     ):
         find_topic(topics, "x")
+
+
+def test_topics_that_fill_one_table_count_as_one() -> None:
+    both = TopicTable("eu", table="orders", topics=("eu", "us"))
+    assert find_topic(both.each_topic, "lake.orders").identifier == ("lake", "orders")
+    assert find_topic(both.each_topic, "us").topic == "us"
+
+
+def test_name_of_a_topic_goes_before_that_of_a_table() -> None:
+    topics = [TopicTable("orders", table="raw"), TopicTable("events", table="orders")]
+    assert find_topic(topics, "orders").topic == "orders"
+
+
+def test_what_several_have_is_refused_with_names_to_choose() -> None:
+    clusters = [TopicTable("t", cluster=name, table=name) for name in ("eu", "us")]
+    with pytest.raises(ConfigurationError, match="Name one of them: eu/t or us/t"):
+        find_topic(clusters, "t")
+    twice = replace(OTHER, namespace="a", table="t"), replace(OTHER, namespace="b", table="t")
+    topic = TopicTable("x", routes=tuple(Route(When(field="f", values=(to.namespace,)), to) for to in twice))
+    with pytest.raises(ConfigurationError, match=r"name of several tables[^N]*Name one of them: a.t or b.t"):
+        find_topic([topic], "t")
