@@ -21,12 +21,12 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-from kafka_lake.common.environment import SPARK_REMOTE, SparkCatalog, catalog_variable
+from kafka_lake.common.environment import SPARK_MASTER, SPARK_REMOTE, SparkCatalog, catalog_variable
 from kafka_lake.engine.jars import spark_jars
 from kafka_lake.engine.java import java_env
 from kafka_lake.engine.settings import (
+    MASTER,
     SESSION_DEFAULTS,
-    configured_master,
     local_conf,
     properties_file,
 )
@@ -210,11 +210,11 @@ def local_session(catalog: SparkCatalog, settings: Mapping[str, Any]) -> Any:
     # Left by a Connect session of the process that this one was started by; PySpark would look for its server.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     os.environ.update(java_env())
-    master = configured_master(settings)
-    if master.startswith("local"):
+    given = {key: str(value) for key, value in settings.items()}
+    conf = local_conf(catalog, SPARK_MASTER.value(), spark_jars(), given)
+    if conf[MASTER].startswith("local"):
         # Else Python functions run in whatever python3 the PATH has, which may lack every package.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = local_conf(catalog, master, spark_jars(), {key: str(value) for key, value in settings.items()})
     start_jvm(conf)
     # By the JVM's socket from here on: a process that had a Spark before keeps its JVM.
     session = SparkSession.builder.config(map={**conf, "spark.app.name": "kafka_lake"}).getOrCreate()

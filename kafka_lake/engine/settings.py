@@ -11,9 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from kafka_lake.common import environment
 from kafka_lake.common.environment import SparkCatalog
 from kafka_lake.common.files import write_atomic
 from kafka_lake.common.logs import SECRET_ADDRESS, SECRET_NAME
@@ -121,13 +119,8 @@ SESSION_DEFAULTS = {
 SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 """Settings by which Iceberg puts something into the summaries of all snapshots that a session writes."""
 
-_MASTER = "spark.master"
+MASTER = "spark.master"
 _LOCAL_MASTER = re.compile(r"local(?:\[(?P<cores>\*|\d+)(?:\s*,\s*\d+)?\])?")
-
-
-def configured_master(settings: Mapping[str, Any]) -> str:
-    """Return the master of a Spark in this process: the settings', ``$KAFKA_LAKE_SPARK_MASTER``, or ``local[*]``."""
-    return str(settings.get(_MASTER) or environment.SPARK_MASTER.value())
 
 
 def local_cores(master: str) -> int | None:
@@ -147,10 +140,10 @@ def local_conf(catalog: SparkCatalog, master: str, jars: str, extra: Mapping[str
 
     A master among the extra settings replaces the other one.
     """
-    master = extra.get(_MASTER) or master
+    master = extra.get(MASTER, master)
     needed = _needed(catalog, jars, extra)
     jars = ",".join(filter(None, [jars, *needed]))
-    conf = {**_DEFAULTS, **catalog.conf, **extra, _MASTER: master}
+    conf = {**_DEFAULTS, **catalog.conf, **extra, MASTER: master}
     if catalog.ca_bundle:
         conf[_DRIVER_OPTIONS] = f"{trust_options(catalog)} {conf[_DRIVER_OPTIONS]}"
     if cores := local_cores(master):
