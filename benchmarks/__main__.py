@@ -80,8 +80,6 @@ def matrix(
     result = of_kinds.measure(of_kinds.Settings(records, repeats, tuple(case)), _tell_user)
     title = f"{records:,} records in each whole topic, medians of {repeats}, warm"
     _show(result, title, of_kinds, keep)
-    if keep:
-        page.update()
 
 
 @app.command()
@@ -93,8 +91,6 @@ def anchors(
     """Figures per core and in dollars, beside a process without guarantees, Flink, Arrow and PyIceberg."""
     result = beside_others.measure(beside_others.Settings(records, repeats), _tell_user)
     _show(result, f"{records:,} records, medians of {repeats}", beside_others, keep)
-    if keep:
-        page.update()
 
 
 @app.command()
@@ -193,8 +189,6 @@ def workers(
     """Records per second by a standalone cluster of 1, 2 and 4 workers of one core each."""
     result = of_clusters.measure(of_clusters.Settings(records, repeats), _tell_user)
     _show(result, f"{records:,} records, medians of {repeats}, warm", of_clusters, keep)
-    if keep:
-        page.update()
 
 
 @app.command()
@@ -213,10 +207,8 @@ def upsert(
     """Changes into a keyed table: of recent keys and of keys at random, and each row in the end."""
     settings = upserts.Settings(rows, changes, batches, Engine(cores, heap), through_kafka, peer)
     result = upserts.measure(settings, _tell_user)
+    _show(result, f"A keyed table of {rows:,} rows", upserts, keep and not result["differing"])
     _compared(result)
-    _show(result, f"A keyed table of {rows:,} rows", upserts, keep)
-    if keep:
-        page.update()
 
 
 @app.command()
@@ -332,8 +324,6 @@ def startup(
     """Seconds of commands, of the components' import, and of loading a code location with many topics."""
     result = of_commands.measure(of_commands.Settings(tuple(topics), repeats), _tell_user)
     _show(result, f"Medians of {repeats}", of_commands, keep)
-    if keep:
-        page.update()
 
 
 def _show(result: dict[str, Any], title: str, benchmark: Any, keep: bool = False) -> None:
@@ -341,6 +331,8 @@ def _show(result: dict[str, Any], title: str, benchmark: Any, keep: bool = False
     _out.print(results.on_terminal(title, benchmark.HEADER, benchmark.rows(result)))
     for folder in (results.FOLDER, *([results.KEPT] if keep else [])):
         _out.print(f"Written: {_short(results.save(result, folder))}")
+    if keep:
+        page.update()
 
 
 def _compared(result: dict[str, Any]) -> None:

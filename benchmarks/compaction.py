@@ -58,7 +58,7 @@ HEADER = (
     "of these refused",
     "CPU s per 100 s: Spark",
 )
-PAGE_HEADER = ("runs", "p50", "p95", *HEADER[5:10])
+PAGE_HEADER = ("runs", "p50", "p95", "max", "commits", "commits refused", "compactions", "compactions refused")
 
 
 @dataclass
@@ -146,8 +146,9 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def page_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return each case as the cells of a table, see `PAGE_HEADER`."""
-    return [(row[0], *row[2:4], *row[5:10]) for row in rows(result)]
+    """Return the benchmark's cases as the cells of a table, see `PAGE_HEADER`."""
+    names = {case.name for case in CASES.values()}
+    return [(row[0], *row[2:4], *row[5:10]) for row in rows(result) if row[0] in names]
 
 
 def _counts(catalog: LakeCatalog, case: Case) -> dict[str, int]:

@@ -138,7 +138,7 @@ def cold_and_warm(
     """Ingest a topic in a new process, then again and again in the same session, each time into a new table.
 
     The tables are local files in the folder, or in a catalog of the caller's. The CPU is that of the new process and
-    its children, or of those of a contender, a process id, without what the broker uses.
+    its children, or of a contender, a process id, and its children.
     """
     catalog = catalog or catalog_in(folder)
     folder.mkdir(parents=True)

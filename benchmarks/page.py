@@ -62,10 +62,9 @@ def tables() -> dict[str, str]:
 
 def _upserts() -> dict[str, str]:
     found = [load(path.stem, KEPT) for path in KEPT.glob(f"{upsert.NAME}-*.json")]
-    if not found:
-        return {}
+    found.sort(key=lambda result: result["settings"]["rows"])
     return {
-        "upsert machine": _where(max(found, key=lambda result: result["settings"]["rows"])),
+        "upsert machine": "\n".join(f"- {result['settings']['rows']:,} rows: {_where(result)}" for result in found),
         "upsert": in_markdown(upsert.PAGE_HEADER, upsert.page_rows(found)),
     }
 
@@ -73,9 +72,7 @@ def _upserts() -> dict[str, str]:
 def _measured(
     name: str, header: Sequence[str], rows: Callable[[dict[str, Any]], list[tuple[str, ...]]], table: str | None = None
 ) -> dict[str, str]:
-    """Return a result's table and where it was measured; nothing before the first time."""
-    if not (KEPT / f"{name}.json").exists():
-        return {}
+    """Return a result's table and where it was measured."""
     found, table = load(name, KEPT), table or name
     return {f"{table} machine": _where(found), table: in_markdown(header, rows(found))}
 

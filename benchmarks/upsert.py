@@ -108,7 +108,7 @@ def rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
 def page_rows(results: Iterable[dict[str, Any]]) -> list[tuple[str, ...]]:
     """Return the medians of each table and kind of keys as the cells of a table, see `PAGE_HEADER`."""
     found: list[tuple[str, ...]] = []
-    for result in sorted(results, key=lambda result: result["settings"]["rows"]):
+    for result in results:
         for kind, of_keys in KINDS.items():
             batches = [batch for batch in result["batches"] if batch["keys"] == kind]
             cpu, seconds = (statistics.median(batch[name] for batch in batches) for name in ("cpu_seconds", "seconds"))

@@ -18,7 +18,7 @@ from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake_tests.contract.spark_cluster.standalone import standalone_cluster
 
-HEADER = ("workers", "records", "records/s", "records/s beside one worker", "records per CPU-s", "s")
+HEADER = ("workers", "records", "records/s", "relative to one worker", "records per CPU-s", "s")
 _WORKERS = (1, 2, 4)
 _WARM_UP = 2
 _PARTITIONS = 12
