@@ -80,18 +80,14 @@ def rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
 def _commands(*, first: bool) -> dict[str, list[str]]:
     """Return what is measured with each number of topics, and before it what doesn't depend on the number."""
     kafka_lake, python = [str(Path(sys.executable).with_name("kafka-lake"))], [sys.executable, "-c"]
+    sql = ["query", "topic-0", "SELECT count(*) FROM this"]
     alike = {
         "`kafka-lake --help`": [*kafka_lake, "--help"],
         "`kafka-lake topic tail`": [*kafka_lake, "topic", "tail", "topic-0"],
         "`kafka-lake env`": [*kafka_lake, "env"],
         "`kafka-lake history`": [*kafka_lake, "history", "table_0"],
-        "`kafka-lake query TABLE SQL --fresh`": [
-            *kafka_lake,
-            "query",
-            "--fresh",
-            "topic-0",
-            "SELECT count(*) FROM this",
-        ],
+        "`kafka-lake query TABLE SQL`": [*kafka_lake, *sql],
+        "`kafka-lake query TABLE SQL --fresh`": [*kafka_lake, *sql, "--fresh"],
         "`import dagster`": [*python, "import dagster"],
         "`import kafka_lake.orchestration`": [*python, "import kafka_lake.orchestration"],
     }

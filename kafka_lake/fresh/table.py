@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 
 from kafka_lake.catalog.positions import head_of, row_count, state_of
 from kafka_lake.common.offsets import OffsetRange, TopicIdentity, Watermarks
-from kafka_lake.errors import KafkaLakeError, SnapshotExpiredError, TableError
+from kafka_lake.errors import SnapshotExpiredError, TableError
 from kafka_lake.fresh import history, upsert
 from kafka_lake.fresh.conditions import condition_for
 from kafka_lake.fresh.decode import TopicDecoder, in_columns
@@ -25,9 +25,9 @@ from kafka_lake.runtime.context import Connections, Context, Timings
 from kafka_lake.runtime.snapshot_rows import (
     Database,
     SnapshotRows,
-    file_error,
     file_errors,
     open_database,
+    query_error,
     quoted,
     types_of,
 )
@@ -92,21 +92,7 @@ class Fresh:
         try:
             return ask()
         except DuckDBError as error:
-            raise self.error(error) from error
-
-    def restricted(self) -> Database:
-        """Return the database after it has lost access to all but the table's files, for a query of untrusted SQL."""
-        self.database.execute("SET allowed_directories = ?", [self.folders])
-        self.database.execute("SET enable_external_access = false")
-        self.database.execute("SET lock_configuration = true")
-        return self.database
-
-    def error(self, error: DuckDBError) -> KafkaLakeError:
-        """Return the error to show for an error of DuckDB."""
-        return file_error(error, self.table) or KafkaLakeError(
-            f"DuckDB can't run this query: {str(error).strip().splitlines()[0].rstrip('.')}.",
-            f"The table's name is this; its columns are {', '.join(self.columns.names)}.",
-        )
+            raise query_error(error, self.table, self.columns) from error
 
 
 class _Snapshot:

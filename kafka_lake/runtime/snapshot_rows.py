@@ -67,6 +67,21 @@ def file_error(error: Exception, table: str) -> KafkaLakeError | None:
     return None
 
 
+def restrict(database: Database, folders: Sequence[str]) -> None:
+    """Take a database all access but to files in folders, for a query of untrusted SQL."""
+    database.execute("SET allowed_directories = ?", [list(folders)])
+    database.execute("SET enable_external_access = false")
+    database.execute("SET lock_configuration = true")
+
+
+def query_error(error: duckdb.Error, table: str, columns: pa.Schema) -> KafkaLakeError:
+    """Return the error to show for a query of a table that DuckDB can't run."""
+    return file_error(error, table) or KafkaLakeError(
+        f"DuckDB can't run this query: {str(error).strip().splitlines()[0].rstrip('.!')}.",
+        f"The table's name is this; its columns are {', '.join(columns.names)}.",
+    )
+
+
 @contextmanager
 def file_errors(table: str) -> Iterator[None]:
     """Raise errors about files of a table as `file_error` returns them."""
@@ -163,7 +178,8 @@ def _check_readable(table: Table) -> None:
                 problem = f"its column {now} was renamed"
     if problem:
         raise TableError(
-            f"Table {named} can't be read by DuckDB: {problem}.", "Read it with Spark: `kafka-lake query`."
+            f"Table {named} can't be read by DuckDB: {problem}.",
+            'Read it with Spark, for which `eval "$(kafka-lake env --secrets)"` sets what it needs.',
         )
 
 

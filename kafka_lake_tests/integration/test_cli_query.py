@@ -1,4 +1,4 @@
-"""`kafka-lake query` on a real table: values are exact, and nothing but a query runs. The code to read a table runs."""
+"""`kafka-lake query` on a real table: values are exact, a query reads nothing else. The code to read a table runs."""
 
 import json
 import os
@@ -65,27 +65,27 @@ def query(command_line: Callable[..., Result], spec: TopicTable) -> Query:
 
 
 def test_query_returns_the_values_of_the_table(query: Query, spec: TopicTable) -> None:
-    columns = "id, name, at, local, price, who, tags, day, _kafka.offset, _kafka.offset"
+    columns = 'id, name, "at", local, price, who, tags, day, _kafka.offset, _kafka.offset'
     asked = query(f"SELECT {columns} FROM {spec.table} ORDER BY id DESC; ", "--json")
     assert asked.exit_code == 0
     first, second = json.loads(asked.stdout, parse_float=str)
     assert first == {
         **ROWS[0],
-        "at": "2026-01-02T03:04:05.123456Z",
-        "local": "2026-01-02T03:04:05.500000",
+        "at": "2026-01-02 03:04:05.123456+00",
+        "local": "2026-01-02 03:04:05.5",
         "price": "0.123456789012345678",
         "offset": 0,
-        "offset__2": 0,
+        "offset_1": 0,
     }
-    assert second == {**dict.fromkeys(ROWS[0]), "id": 1, "offset": 1, "offset__2": 1}
+    assert second == {**dict.fromkeys(ROWS[0]), "id": 1, "offset": 1, "offset_1": 1}
 
 
 def test_query_rows_are_ordered_and_escape_terminal_codes(query: Query) -> None:
-    shown = query("WITH t AS (SELECT * FROM this) SELECT id, name, at, who FROM t ORDER BY id -- the last").stdout
+    shown = query('WITH t AS (SELECT * FROM this) SELECT id, name, "at", who FROM t ORDER BY id -- the last').stdout
     assert "\x1b" not in shown
     assert "Zoë [red]" in shown
     assert "2026-01-02 03:04:05.123456" in shown
-    assert '{"a":1,"b":null}' in shown
+    assert "{'a': 1, 'b': NULL}" in shown
     assert shown.index("│ 1 ") < shown.index(str(2**60 + 1))
     assert "2 rows" in shown
     limited = query("SELECT id FROM this ORDER BY id", "--limit", "1").stdout
@@ -93,30 +93,28 @@ def test_query_rows_are_ordered_and_escape_terminal_codes(query: Query) -> None:
     assert str(2**60 + 1) not in limited
 
 
-def test_metadata_tables_and_other_names_can_be_asked(query: Query, spec: TopicTable) -> None:
-    for name in (f"{NAMESPACE}.{spec.table}.snapshots", f"{NAMESPACE}.{spec.table}", f"lake.{NAMESPACE}.{spec.table}"):
-        assert query(f"SELECT count(*) AS n FROM {name}", "--json").exit_code == 0
-
-
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        ("SELECT nope FROM this", "`nope`"),
-        exhaustive("SELEC 1", "Syntax error"),
-        ("DELETE FROM this", "Syntax error"),
-        exhaustive("DROP TABLE {table}", "Syntax error"),
-        exhaustive("INSERT INTO {table} SELECT * FROM {table}", "Syntax error"),
-        exhaustive("", "Syntax error"),
+        ("SELECT nope FROM this", '"nope"'),
+        ("DELETE FROM this", "syntax error"),
+        ("SELECT * FROM read_text('/etc/passwd')", "Permission Error"),
+        ("SELECT 1; DROP VIEW this", "syntax error"),
+        ("SELECT 1); DROP VIEW this; SELECT * FROM (SELECT 1", "several statements"),
+        exhaustive("DROP TABLE {table}", "syntax error"),
+        exhaustive("INSERT INTO {table} SELECT * FROM {table}", "syntax error"),
+        exhaustive("COPY this TO '/tmp/rows.csv'", "syntax error"),
+        exhaustive("SELECT * FROM nothing", "nothing"),
+        exhaustive("", "syntax error"),
     ],
 )
 def test_invalid_query_is_refused_in_one_line(query: Query, spec: TopicTable, sql: str, said: str) -> None:
     refused = query(sql.format(table=spec.table))
     assert refused.exit_code == 1
-    # PySpark's own log comes before, which the command silences where it finds its systems.
-    error = refused.stderr.splitlines()[-1]
-    assert f"Spark can't run this query on {NAMESPACE}.{spec.table}" in error
+    (error,) = refused.stderr.splitlines()
+    assert "DuckDB can't run this query" in error
     assert said in error
-    assert "SQLSTATE" not in error
+    assert "its columns are id, name, at" in error
     assert json.loads(query("SELECT count(*) AS n FROM this", "--json").stdout) == [{"n": 2}]
 
 
