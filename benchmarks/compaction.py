@@ -1,6 +1,6 @@
-"""Freshness while files are compacted: the same load without maintenance, with a run's own, and with one beside it.
+"""Freshness while files are compacted: the same load without maintenance, and with one by another process each minute.
 
-The one beside it is what the maintenance sensor asks for, or comes more often, from another process.
+The maintenance sensor asks for it each quarter of an hour.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from threading import Event
 from typing import Any
 
 import dagster as dg
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table.snapshots import Operation
 
 from benchmarks.freshness import Case, run_case
@@ -23,7 +23,6 @@ from kafka_lake.catalog.lake_catalog import LakeCatalog
 from kafka_lake.catalog.tables import Totals, totals_of
 from kafka_lake.errors import TableError
 from kafka_lake.maintenance.maintain import Tables, maintain
-from kafka_lake.maintenance.policy import MOST_SNAPSHOTS
 from kafka_lake.orchestration.keys import MAINTENANCE_TAG
 from kafka_lake.orchestration.resources import CatalogResource, SparkResource
 from kafka_lake.orchestration.runs import dagster_at_hand
@@ -31,20 +30,12 @@ from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable
 
 _OFF = "{enabled: false}"
+_SETTINGS = (1, 6, 2000)
 CASES = {
-    "continuous": Case(
-        "continuous, compacted every 100 commits", 1, 6, 2000, "{trigger: 2s, for: 1h}", maintenance=_OFF
-    ),
-    "sensor": Case("sensor-driven, no compaction", 1, 6, 2000, maintenance=_OFF),
-    "sensor-maintained": Case("sensor-driven, maintained as by default", 1, 6, 2000),
-    "sensor-maintained-old": Case("sensor-driven, maintained, as many snapshots as are kept", 1, 6, 2000),
-    "sensor-compacted-often": Case("sensor-driven, one beside it each minute", 1, 6, 2000, maintenance=_OFF),
-    "sensor-compacted": Case("sensor-driven, one beside it each 4 minutes", 1, 6, 2000, maintenance=_OFF),
+    "sensor": Case("sensor-driven, no compaction", *_SETTINGS, maintenance=_OFF),
+    "sensor-compacted": Case("sensor-driven, one beside it each minute", *_SETTINGS, maintenance=_OFF),
 }
-"""Those that compact are compared with the ones before."""
-_SNAPSHOTS_AT_ONCE = 20
-# By seconds between two, far more often than the sensor asks for it: each quarter of an hour.
-_BESIDE = {"sensor-compacted-often": 60.0, "sensor-compacted": 240.0}
+_PAUSE = 60.0
 HEADER = (
     "runs",
     "records",
@@ -66,11 +57,9 @@ class Compactor:
     """Compacts tables again and again, whenever there are two small files.
 
     Args:
-        pause: Seconds before each.
         refused: Compactions that couldn't replace files, since others had changed them.
     """
 
-    pause: float
     refused: int = 0
 
     def work(self, case: Case, stop: Event) -> None:
@@ -80,7 +69,7 @@ class Compactor:
         tables = Tables(catalog, spark.live_session)
         settings = Maintenance(enabled=True, compact_every=2)
         try:
-            while not stop.wait(self.pause):
+            while not stop.wait(_PAUSE):
                 for name in case.names():
                     spec = TopicTable(name, NAMESPACE, name, maintenance=settings)
                     with suppress(NoSuchTableError):
@@ -102,33 +91,11 @@ def measure(
     found = []
     for name in names:
         case = CASES[name]
-        compactor = Compactor(_BESIDE.get(name, 0.0))
-        beside = [partial(compactor.work, case)] if name in _BESIDE else []
-        if name == "sensor-maintained-old":
-            beside = [partial(age, case)]
+        compactor = Compactor()
+        beside = [partial(compactor.work, case)] if name == "sensor-compacted" else []
         result = run_case(case, seconds, warm_up, folder / name, tell_user, beside=beside, look=_counts)
         found.append(result | {"compactions_refused": compactor.refused + result["failed_maintenance"]})
     return document("compaction", {"seconds": seconds, "warm_up": warm_up}, cases=found)
-
-
-def age(case: Case, stop: Event) -> None:
-    """Give each table of a deployment as many snapshots as maintenance keeps, as if it had run for hours.
-
-    They are without rows, and few commits, so that they seldom get in the way of runs. Do it before measuring.
-    """
-    catalog, wanted = CatalogResource().open(), MOST_SNAPSHOTS
-    for name in case.names():
-        while not stop.wait(1):
-            table = catalog.table((NAMESPACE, name))
-            if table is None:
-                continue
-            if len(table.metadata.snapshots) >= wanted:
-                break
-            # PyIceberg tells by the second that a run has committed meanwhile.
-            with suppress(CommitFailedException, ValueError), table.transaction() as change:
-                for _ in range(_SNAPSHOTS_AT_ONCE):
-                    with change.update_snapshot().merge_append():
-                        pass
 
 
 def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -147,8 +114,7 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 def page_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the benchmark's cases as the cells of a table, see `PAGE_HEADER`."""
-    names = {case.name for case in CASES.values()}
-    return [(row[0], *row[2:4], *row[5:10]) for row in rows(result) if row[0] in names]
+    return [(row[0], *row[2:4], *row[5:10]) for row in rows(result)]
 
 
 def _counts(catalog: LakeCatalog, case: Case) -> dict[str, int]:
