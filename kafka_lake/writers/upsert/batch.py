@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kafka_lake.catalog.branches import StagingBranch
-from kafka_lake.catalog.positions import TableState
+from kafka_lake.catalog.positions import TableState, row_count
 from kafka_lake.engine.frames import at_version
 from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.formats.rows import change_columns
@@ -58,7 +58,7 @@ class ChangeBatch:
     @property
     def lists_keys(self) -> bool:
         """Return whether queries on the table list the batch's keys."""
-        return may_list_keys(self.plan.records_at_most - self.plan.elsewhere)
+        return may_list_keys(self.plan.records_at_most - self.plan.elsewhere, row_count(self.state.table))
 
     @cached_property
     def keys(self) -> Keys:

@@ -37,6 +37,8 @@ _OTHER_PARTITION = "KAFKA_LAKE_OTHER_PARTITION"
 _TOMBSTONE = "KAFKA_LAKE_TOMBSTONE_OF_OTHER_PARTITION"
 _SOURCE = "s"
 _LISTED_KEYS = 1_000
+_MOST_LISTED_KEYS = 50_000
+_ROWS_OF_A_KEY = 50
 _EXACT_NUMBERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DecimalType)
 
 
@@ -193,9 +195,15 @@ class KeyBounds:
         return [*between, *(f"{column} IN ({', '.join(values)})" for column, values in listed)]
 
 
-def may_list_keys(count: int) -> bool:
-    """Return whether keys are listed: planning a query with more of them costs more than it saves."""
-    return count <= _LISTED_KEYS
+def may_list_keys(count: int, rows: int) -> bool:
+    """Return whether queries on a table list the keys of a batch, so that Spark sorts no other rows of the table.
+
+    To plan a query with one more key takes as long as to sort some 50 rows.
+
+    >>> may_list_keys(1_000, 0), may_list_keys(10_000, 100_000), may_list_keys(10_000, 500_000)
+    (True, False, True)
+    """
+    return count <= max(_LISTED_KEYS, min(rows // _ROWS_OF_A_KEY, _MOST_LISTED_KEYS))
 
 
 def key_bounds(events: DataFrame, keys: Keys, *aggregates: Column, list_keys: bool = False) -> tuple[KeyBounds, Row]:
@@ -216,7 +224,7 @@ def key_bounds(events: DataFrame, keys: Keys, *aggregates: Column, list_keys: bo
             ranges.append((key, _literal(row[f"min_{number}"], kind), _literal(row[f"max_{number}"], kind)))
             values += [tuple(_literal(value, kind) for value in sorted(row[f"all_{number}"]))] if list_keys else []
     # The number of records in the plan is an upper bound only where the plan knows it.
-    return KeyBounds(tuple(ranges), tuple(values) if all(may_list_keys(len(v)) for v in values) else ()), row
+    return KeyBounds(tuple(ranges), tuple(values) if all(len(v) <= _MOST_LISTED_KEYS for v in values) else ()), row
 
 
 def _as_text(kind: T.DataType) -> str | None:
