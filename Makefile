@@ -214,6 +214,11 @@ bench-upsert: CHANGES ?= 10000
 bench-upsert: $(STAMP) ## Changes into an upsert table of N rows: recent keys, keys at random, each row compared (N=1000000 CHANGES=10000 KEEP=1: into docs/ too)
 	@$(BIN)/python -m benchmarks upsert --rows $(N) --changes $(CHANGES) --no-through-kafka $(if $(KEEP),--keep)
 
+.PHONY: bench-debezium-server
+bench-debezium-server: N ?= 1000000
+bench-debezium-server: $(STAMP) ## The same changes by debezium-server-iceberg, whose release is unpacked in a folder (DEBEZIUM_SERVER=/path N=1000000 KEEP=1: into docs/ too)
+	@$(BIN)/python -m benchmarks debezium-server --release $(DEBEZIUM_SERVER) --rows $(N) $(if $(KEEP),--keep)
+
 .PHONY: bench-hot
 bench-hot: MINUTES ?= 60
 bench-hot: $(STAMP) ## An upsert table under constant change with its maintenance on: merges, memory, files over the time (MINUTES=60)

@@ -13,6 +13,7 @@ from benchmarks import anchors as beside_others
 from benchmarks import backlog as long_backlog
 from benchmarks import backlog_tables, page, results
 from benchmarks import compaction as while_compacted
+from benchmarks import debezium_server as without_kafka
 from benchmarks import fresh as fresh_reads
 from benchmarks import hot as hot_keys
 from benchmarks import maintenance as of_tables
@@ -208,6 +209,21 @@ def upsert(
     settings = upserts.Settings(rows, changes, batches, Engine(cores, heap), through_kafka, peer)
     result = upserts.measure(settings, _tell_user)
     _show(result, f"A keyed table of {rows:,} rows", upserts, keep and not result["differing"])
+    _compared(result)
+
+
+@app.command()
+def debezium_server(
+    release: Annotated[Path, typer.Option(exists=True, file_okay=False, help="Of debezium-server-iceberg, unpacked.")],
+    rows: Annotated[int, typer.Option(min=1, help="Of each table.")] = 1_000_000,
+    changes: Annotated[int, typer.Option(min=1, help="Of each batch.")] = 10_000,
+    batches: Annotated[int, typer.Option(min=1, help="Of each kind of keys.")] = 3,
+    keep: Keep = False,
+) -> None:
+    """Upserts by kafka_lake and by debezium-server-iceberg: the same changes, reads, and each row in the end."""
+    result = without_kafka.measure(upserts.Settings(rows, changes, batches), release, _tell_user)
+    title = f"Tables of {rows:,} rows, batches of {changes:,} changes"
+    _show(result, title, without_kafka, keep and not result["differing"])
     _compared(result)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyiceberg.table import Table
@@ -109,12 +110,17 @@ class KeyedTable:
 
     def differing(self) -> int:
         """Return how many keys' rows are not what was produced: missing, there twice, or with another value."""
-        found, value = np.zeros(len(self.produced), dtype=np.int32), np.full(len(self.produced), -1, dtype=np.int64)
-        for batch in self.table.scan(selected_fields=("id", "value")).to_arrow_batch_reader():
-            keys = batch["id"].to_numpy()
-            np.add.at(found, keys, 1)
-            value[keys] = batch["value"].to_numpy()
-        return int(((found != 1) | (value != self.produced)).sum())
+        return differing(self.table.scan(selected_fields=("id", "value")).to_arrow_batch_reader(), self.produced)
+
+
+def differing(batches: Iterable[pa.RecordBatch], expected: Any) -> int:
+    """Return how many keys' rows, of id and value, are missing, there twice, or without the expected value."""
+    found, value = np.zeros(len(expected), dtype=np.int32), np.full(len(expected), -1, dtype=np.int64)
+    for batch in batches:
+        keys = batch["id"].to_numpy()
+        np.add.at(found, keys, 1)
+        value[keys] = batch["value"].to_numpy()
+    return int(((found != 1) | (value != expected)).sum())
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from benchmarks import (
     anchors,
     backlog_tables,
     compaction,
+    debezium_server,
     fresh,
     maintenance,
     matrix,
@@ -55,18 +56,37 @@ def tables() -> dict[str, str]:
         **_measured("compaction", compaction.PAGE_HEADER, compaction.page_rows),
         **_measured("maintenance", maintenance.PAGE_HEADER, maintenance.page_rows, "long maintenance"),
         **_upserts(),
+        **_beside_debezium_server(),
         "startup machine": f"Medians of {commands['settings']['repeats']}; {_where(commands)}",
         "startup": in_markdown(startup.HEADER, startup.rows(commands)),
     }
 
 
 def _upserts() -> dict[str, str]:
-    found = [load(path.stem, KEPT) for path in KEPT.glob(f"{upsert.NAME}-*.json")]
-    found.sort(key=lambda result: result["settings"]["rows"])
+    found = _of_sizes(upsert.NAME)
     return {
-        "upsert machine": "\n".join(f"- {result['settings']['rows']:,} rows: {_where(result)}" for result in found),
+        "upsert machine": _where_each(found),
         "upsert": in_markdown(upsert.PAGE_HEADER, upsert.page_rows(found)),
     }
+
+
+def _beside_debezium_server() -> dict[str, str]:
+    found = _of_sizes(debezium_server.NAME)
+    rows = [row for result in found for row in debezium_server.rows(result)]
+    return {
+        f"{debezium_server.NAME} machine": _where_each(found),
+        debezium_server.NAME: in_markdown(debezium_server.HEADER, rows),
+    }
+
+
+def _of_sizes(name: str) -> list[dict[str, Any]]:
+    """Return a benchmark's results, one for each size of the table."""
+    found = [load(path.stem, KEPT) for path in KEPT.glob(f"{name}-*.json")]
+    return sorted(found, key=lambda result: result["settings"]["rows"])
+
+
+def _where_each(found: Sequence[Mapping[str, Any]]) -> str:
+    return "\n".join(f"- {result['settings']['rows']:,} rows: {_where(result)}" for result in found)
 
 
 def _measured(

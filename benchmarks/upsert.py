@@ -8,7 +8,7 @@ produced, row by row.
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -43,7 +43,7 @@ class Settings:
 
 def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, Any]:
     """Fill the table, change it, and return the result as JSON has it."""
-    chance, batches = random.Random(_SEED), []
+    batches = []
     with scratch() as folder, keyed_table(folder, settings.rows, settings.engine, {}) as keyed:
         tell_user(f"filling a table of {settings.rows:,} rows")
         if settings.through_kafka:
@@ -51,16 +51,28 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
             batches.append(_merged(keyed, "all, new", settings.rows))
         else:
             keyed.fill()
-        for kind in KINDS:
-            for number in range(settings.batches):
-                first = settings.rows - max(1, settings.rows // _RECENT) if kind == "recent" else 0
-                keyed.produce(chance.randrange(first, settings.rows) for _ in range(settings.changes))
-                batches.append(_merged(keyed, kind, settings.changes))
-                tell_user(f"{kind} keys, batch {number + 1}: {batches[-1]['seconds']:.1f} s")
+        for kind, keys in keys_of(settings):
+            batches.append(changed(keyed, kind, keys))
+            tell_user(f"{kind} keys: {batches[-1]['seconds']:.1f} s")
         differing = keyed.differing()
         if settings.peer:
             batches += _by_pyiceberg(keyed, settings, tell_user)
         return document(f"{NAME}-{settings.rows}", asdict(settings), batches=batches, differing=differing)
+
+
+def keys_of(settings: Settings) -> Iterator[tuple[str, list[int]]]:
+    """Yield the kind and the keys of each batch."""
+    chance = random.Random(_SEED)
+    for kind in KINDS:
+        first = settings.rows - max(1, settings.rows // _RECENT) if kind == "recent" else 0
+        for _ in range(settings.batches):
+            yield kind, [chance.randrange(first, settings.rows) for _ in range(settings.changes)]
+
+
+def changed(keyed: KeyedTable, kind: str, keys: Sequence[int]) -> dict[str, Any]:
+    """Produce a batch of changes, and return what its merge cost."""
+    keyed.produce(keys)
+    return _merged(keyed, kind, len(keys))
 
 
 def _by_pyiceberg(keyed: KeyedTable, settings: Settings, tell_user: Callable[[str], None]) -> Iterator[dict[str, Any]]:
