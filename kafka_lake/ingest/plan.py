@@ -351,8 +351,12 @@ def resetting(
         **now.epochs,
         **({p: e for p, e in current.epochs.items() if p not in targets} if current else {}),
     }
-    # and lose the last record where the log was replaced.
-    last = {p: record for p, record in (current.last if current else {}).items()
-            if after.get(p) == at.get(p) and (p not in targets or p not in now.replaced)}  # fmt: skip
+    # and lose the last record where the log was replaced, or may have been under another leader.
+    replaced = {p for p in targets if p in now.replaced or (current and current.epochs.get(p) != epochs.get(p))}
+    last = {
+        p: record
+        for p, record in (current.last if current else {}).items()
+        if after.get(p) == at.get(p) and p not in replaced
+    }
     stay = position_only(Position(now.identity, after, {p: epochs[p] for p in after if p in epochs}, last))
     return Plan(ranges=stay.ranges, after=stay.after, remaining=0, kind="reset", deletes=deletes, losses=tuple(losses))

@@ -268,6 +268,9 @@ def test_a_reset_takes_the_log_as_it_is_where_it_names_an_offset():
     position = Position(ME, {0: 5, 1: 5}, {0: 3, 1: 3})
     now = Watermarks(ME, {0: 0, 1: 0}, {0: 9, 1: 9}, {0: 4, 1: 4})
     assert resetting(position, now, {0: 5}).after == Position(ME, {0: 5, 1: 5}, {0: 4, 1: 3})
+    # Under another leader the record before the target may be another one.
+    last = {p: LastRecord(4, "digest") for p in (0, 1)}
+    assert resetting(replace(position, last=last), now, {0: 5}).after.last == {1: last[1]}
 
 
 def test_a_partition_that_is_gone_is_named():
