@@ -56,9 +56,9 @@ def test_log_compacted_during_a_run_is_planned_again(
     view: Callable[[TopicTable], View],
     tmp_path: Path,
 ) -> None:
-    topic = new_topic()
-    topic.send(b"junk")
-    topic.send_ids([1, 2, 3])
+    topic = new_topic(**{"cleanup.policy": "compact"})
+    for number, value in enumerate((b"junk", {"id": 1}, {"id": 2}, {"id": 3})):
+        topic.send(value, key=b"%d" % number)
     spec, said = topic.spec(**settings), list[str]()
     ours = replace(connections(), frames=Compacting(folder=tmp_path))
     ingest(spec, ours, "run-1", observer=Observer(warn=said.append))

@@ -15,6 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import kafka_lake.cli.output
+from kafka_lake.cli import load_definitions
 from kafka_lake.cli.main import app
 from kafka_lake.devstack.servers import EmbeddedBroker
 from kafka_lake.ingest.run import ingest
@@ -47,7 +48,8 @@ class Project:
         write(self.folder / self.package / "defs", documents)
 
     def command(self, *arguments: str) -> str:
-        """Run kafka-lake in the project's folder."""
+        """Run kafka-lake in the project's folder, as a process of its own would."""
+        load_definitions.evaluated.cache_clear()
         done = CliRunner().invoke(app, list(arguments))
         assert done.exit_code == 0, done.output
         return done.output

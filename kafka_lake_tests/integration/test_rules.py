@@ -361,7 +361,7 @@ def test_dead_letters_of_a_rule_are_replayed_once_it_is_relaxed(
 ) -> None:
     topic, ddl = new_topic(), None
     warn = [RuleEntry(not_null=("later",)), RuleEntry(expression="later > 1 OR id > 2", name="or_later")]
-    rules = (AMOUNT, RuleEntry(unique=("id",)), *(replace(rule, on_failure="warn") for rule in warn))
+    rules = (AMOUNT, RuleEntry(unique=("id",)), *(rule.model_copy(update={"on_failure": "warn"}) for rule in warn))
     spec = topic.spec(ddl, rules=rules)
     for row in ({"id": 1, "amount": -1.0}, {"id": 2, "amount": -5.0}, {"id": 3, "amount": 1.0}, {"id": 3}):
         topic.send(row)
