@@ -30,6 +30,7 @@ from kafka_lake.runtime.snapshot_rows import (
     query_error,
     quoted,
     types_of,
+    view_names,
 )
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.decoding import SparkDecoding
@@ -49,7 +50,7 @@ class Fresh:
         dead_letters: Number of these that the next commit would make dead letters.
         seconds: Time of each step.
         columns: The columns of the rows.
-        folders: The folders of the snapshot's data files.
+        paths: The snapshot's data files.
     """
 
     table: str
@@ -59,7 +60,7 @@ class Fresh:
     dead_letters: int
     seconds: dict[str, float]
     columns: pa.Schema
-    folders: list[str]
+    paths: list[str]
     connections: Connections
     database: Database
 
@@ -231,7 +232,7 @@ class FreshTable:
             dead_letters=sum(answer.dead_letters for answer in made),
             seconds=dict(clock.seconds),
             columns=columns,
-            folders=snapshot.rows.folders,
+            paths=snapshot.rows.paths,
             connections=self.connections,
             database=database,
         )
@@ -280,6 +281,6 @@ class FreshTable:
             )
             is_history = self.spec.write == "history"
             query = history.merge(changes) if is_history else upsert.merge(changes, self.connections)
-        for view in dict.fromkeys(("this", self.spec.table)):
+        for view in view_names(self.spec.table):
             database.execute(f"CREATE TEMP VIEW {quoted(view)} AS {query}")
         return database

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import index_by_id
-from pyiceberg.table import Table
+from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
 from pyiceberg.table.puffin import PuffinFile
 
@@ -47,6 +47,11 @@ def literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
+def view_names(table: str) -> list[str]:
+    """Return the names by which a query reads a table."""
+    return ["this"] if table.lower() == "this" else ["this", table]
+
+
 def types_of(database: Database, columns: pa.Schema) -> dict[str, str]:
     """Return DuckDB's types of Arrow columns by name."""
     relation = database.from_arrow(columns.empty_table())
@@ -67,9 +72,11 @@ def file_error(error: Exception, table: str) -> KafkaLakeError | None:
     return None
 
 
-def restrict(database: Database, folders: Sequence[str]) -> None:
-    """Take a database all access but to files in folders, for a query of untrusted SQL."""
-    database.execute("SET allowed_directories = ?", [list(folders)])
+def restrict(database: Database, paths: Sequence[str]) -> None:
+    """Take a database all access but to some files, for a query of untrusted SQL."""
+    # DuckDB lets queries read this folder, which is in the current one by default. So they can't spill to disk either.
+    database.execute("SET temp_directory = ''")
+    database.execute("SET allowed_paths = ?", [list(paths)])
     database.execute("SET enable_external_access = false")
     database.execute("SET lock_configuration = true")
 
@@ -115,21 +122,16 @@ class SnapshotRows:
         self._ids = {field.name: field.field_id for field in table.schema().fields}
         self._evolved = _evolved(table)
         _check_readable(table)
-        tasks = [] if snapshot is None else list(table.scan(snapshot_id=snapshot).plan_files())
-        self._paths = [_path(task.file.file_path) for task in tasks]
-        _register_storage(database, table, self._paths)
+        tasks = [] if snapshot is None else _planned(table, snapshot)
+        self.paths = [_path(task.file.file_path) for task in tasks]
+        _register_storage(database, table, self.paths)
         deletes = {delete.file_path: delete for task in tasks for delete in task.delete_files}
         self._deleted = _deleted_rows(database, table, deletes.values())
-
-    @property
-    def folders(self) -> list[str]:
-        """Return the folders of the data files."""
-        return sorted({path.rpartition("/")[0] + "/" for path in self._paths})
 
     def sql(self, database: Database, view: str) -> str:
         """Return a query for the rows; ``view`` names a view of the deleted ones, which is created if there are any."""
         types = types_of(database, self.columns)
-        if not self._paths:
+        if not self.paths:
             nothing = ", ".join(f"NULL::{kind} AS {quoted(column)}" for column, kind in types.items())
             return f"SELECT {nothing} LIMIT 0"
         # Names that no column of DuckDB's reader has, such as file_row_number.
@@ -142,13 +144,28 @@ class SnapshotRows:
         whole = {column: f"CASE WHEN file_row_number >= 0 THEN {names[column]} END" for column in self._evolved}
         columns = ", ".join(f"{whole.get(column, names[column])} AS {quoted(column)}" for column in types)
         query = (
-            f"SELECT {columns} FROM read_parquet([{', '.join(map(literal, self._paths))}], hive_partitioning = false, "
+            f"SELECT {columns} FROM read_parquet([{', '.join(map(literal, self.paths))}], hive_partitioning = false, "
             f"schema = MAP {{{by_id}}}, filename = {literal(_FILE)}, file_row_number = true) AS f"
         )
         if not len(self._deleted):
             return query
         database.register(view, self._deleted)
         return f"{query} ANTI JOIN {view} AS d ON d.path = f.{_FILE} AND d.pos = f.file_row_number"
+
+
+def _planned(table: Table, snapshot: int) -> list[FileScanTask]:
+    try:
+        return list(table.scan(snapshot_id=snapshot).plan_files())
+    except (NotImplementedError, ValueError) as error:
+        # PyIceberg doesn't apply equality deletes.
+        raise _unreadable(table, str(error).rstrip(".")) from error
+
+
+def _unreadable(table: Table, problem: str) -> TableError:
+    return TableError(
+        f"Table {'.'.join(table.name())} can't be read by DuckDB: {problem}.",
+        'Read it with Spark, for which `eval "$(kafka-lake env --secrets)"` sets what it needs.',
+    )
 
 
 def _evolved(table: Table) -> set[str]:
@@ -164,7 +181,8 @@ def _evolved(table: Table) -> set[str]:
 
 def _check_readable(table: Table) -> None:
     """Refuse files without field ids, and columns in structs that files have by another name: DuckDB reads nulls."""
-    schema, named = table.schema(), ".".join(table.name())
+    schema = table.schema()
+    ids = {str(schema.find_column_name(field)): field for field in schema.field_ids}
     # Some catalogs give each table a mapping. A table that kafka_lake made has field ids in all files.
     may_lack_ids = _NAME_MAPPING in table.properties and CREATED not in table.properties
     problem = "its files may have no field ids" if may_lack_ids else ""
@@ -176,11 +194,14 @@ def _check_readable(table: Table) -> None:
             before, now = (str(version.find_column_name(field)) for version in (other, schema))
             if "." in now and before.rpartition(".")[2] != now.rpartition(".")[2]:
                 problem = f"its column {now} was renamed"
+        for field in other.field_ids:
+            name = str(other.find_column_name(field))
+            if "." in name and ids.get(name, field) != field:
+                problem = f"its column {name} was dropped and added again"
+    if len({field.name.lower() for field in schema.fields}) < len(schema.fields):
+        problem = "names of its columns differ only in case"
     if problem:
-        raise TableError(
-            f"Table {named} can't be read by DuckDB: {problem}.",
-            'Read it with Spark, for which `eval "$(kafka-lake env --secrets)"` sets what it needs.',
-        )
+        raise _unreadable(table, problem)
 
 
 def _deleted_rows(database: Database, table: Table, files: Iterable[DataFile]) -> pa.Table:

@@ -80,6 +80,11 @@ def test_query_returns_the_values_of_the_table(query: Query, spec: TopicTable) -
     assert second == {**dict.fromkeys(ROWS[0]), "id": 1, "offset": 1, "offset_1": 1}
 
 
+def test_json_of_a_query_is_valid(query: Query) -> None:
+    asked = query("SELECT 'nan'::double AS r, [-'inf'::double] AS l, '\"NaN' AS t", "--json")
+    assert json.loads(asked.stdout, parse_constant=pytest.fail) == [{"r": "NaN", "l": ["-Infinity"], "t": '"NaN'}]
+
+
 def test_query_rows_are_ordered_and_escape_terminal_codes(query: Query) -> None:
     shown = query('WITH t AS (SELECT * FROM this) SELECT id, name, "at", who FROM t ORDER BY id -- the last').stdout
     assert "\x1b" not in shown
@@ -99,6 +104,7 @@ def test_query_rows_are_ordered_and_escape_terminal_codes(query: Query) -> None:
         ("SELECT nope FROM this", '"nope"'),
         ("DELETE FROM this", "syntax error"),
         ("SELECT * FROM read_text('/etc/passwd')", "Permission Error"),
+        ("SELECT * FROM read_text('.tmp/*')", "Permission Error"),
         ("SELECT 1; DROP VIEW this", "syntax error"),
         ("SELECT 1); DROP VIEW this; SELECT * FROM (SELECT 1", "several statements"),
         exhaustive("DROP TABLE {table}", "syntax error"),

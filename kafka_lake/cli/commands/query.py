@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -26,13 +27,16 @@ if TYPE_CHECKING:
     from kafka_lake.spec.topic_table import TopicTable
 
 
+_TEXT_OR_NO_NUMBER = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|NaN')
+
+
 def query(
     table: Annotated[
         str,
         typer.Argument(help="Table, or a Kafka topic (its own table); eu/orders if several clusters have the topic."),
     ],
     sql: Annotated[str, typer.Argument(metavar="SQL", help='DuckDB SQL, such as "SELECT count(*) FROM this".')],
-    limit: Annotated[int, typer.Option(min=1, help="Maximum number of rows.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=2**31, help="Maximum number of rows.")] = 100,
     as_json: AsJson = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Include unread records.")] = False,
     explain: Annotated[
@@ -51,12 +55,20 @@ def query(
         project.open_connections(with_broker=fresh, cluster=topic.cluster) as connections,
         working("Running the query"),
     ):
-        if fresh:
+
+        def answer() -> QueryResult:
+            nonlocal read
+            if not fresh:
+                spec = find_table(topic, table, connections.catalog)
+                return _of_snapshot(spec, connections, sql, limit=limit, as_json=as_json)
             with table_of(topic, table, connections) as opened:
-                read, result = opened.reading(lambda rows: (rows, _of_fresh(rows, sql, limit=limit, as_json=as_json)))
-        else:
-            spec = find_table(topic, table, connections.catalog)
-            result = run_query(spec, connections, sql, limit=limit, as_json=as_json)
+                read = opened.read()
+                return _of_fresh(read, sql, limit=limit, as_json=as_json)
+
+        try:
+            result = answer()
+        except SnapshotExpiredError:
+            result = answer()
     _show(result, as_json)
     for line in _explained(read) if explain and read else ():
         note(line)
@@ -64,8 +76,17 @@ def query(
 
 def _show(result: QueryResult, as_json: bool) -> None:
     if as_json:
-        typer.echo("[" + ",\n ".join(str(row[0]) for row in result.rows) + "]")
+        typer.echo("[" + ",\n ".join(_valid_json(str(row[0])) for row in result.rows) + "]")
     Output(as_json).show(_table(result))
+
+
+def _valid_json(text: str) -> str:
+    r"""Return JSON with quotes around DuckDB's NaN and Infinity, which JSON doesn't have.
+
+    >>> print(_valid_json(r'{"a": -Infinity, "b": "NaN, \" NaN", "c": [NaN]}'))
+    {"a": "-Infinity", "b": "NaN, \" NaN", "c": ["NaN"]}
+    """
+    return _TEXT_OR_NO_NUMBER.sub(lambda found: found[0] if found[0][0] == '"' else f'"{found[0]}"', text)
 
 
 def _explained(fresh: Fresh) -> list[str]:
@@ -105,26 +126,13 @@ class _Opened:
 
     table: str
     columns: pa.Schema
-    folders: Sequence[str]
+    paths: Sequence[str]
     database: Database
-
-
-def run_query(spec: TopicTable, connections: Connections, sql: str, *, limit: int, as_json: bool) -> QueryResult:
-    """Run a query on a table's newest snapshot; once more if the snapshot expires meanwhile.
-
-    Raises:
-        TableError: If there is no such table, or if DuckDB can't read its files.
-        KafkaLakeError: If DuckDB can't run the query.
-    """
-    try:
-        return _of_snapshot(spec, connections, sql, limit=limit, as_json=as_json)
-    except SnapshotExpiredError:
-        return _of_snapshot(spec, connections, sql, limit=limit, as_json=as_json)
 
 
 def _of_snapshot(spec: TopicTable, connections: Connections, sql: str, *, limit: int, as_json: bool) -> QueryResult:
     from kafka_lake.catalog.positions import head_of
-    from kafka_lake.runtime.snapshot_rows import SnapshotRows, file_errors, open_database, quoted
+    from kafka_lake.runtime.snapshot_rows import SnapshotRows, file_errors, open_database, quoted, view_names
 
     name, loaded = ".".join(spec.identifier), connections.catalog.table(spec.identifier)
     if loaded is None:
@@ -135,14 +143,14 @@ def _of_snapshot(spec: TopicTable, connections: Connections, sql: str, *, limit:
     with open_database() as database:
         with file_errors(name):
             rows = SnapshotRows(database, loaded, head_of(loaded))
-            for view in dict.fromkeys(("this", spec.table)):
+            for view in view_names(spec.table):
                 database.execute(f"CREATE VIEW {quoted(view)} AS {rows.sql(database, '__deleted')}")
-        opened = _Opened(name, rows.columns, rows.folders, database)
+        opened = _Opened(name, rows.columns, rows.paths, database)
         return _answer(opened, sql, limit=limit, as_json=as_json)
 
 
 def _of_fresh(fresh: Fresh, sql: str, *, limit: int, as_json: bool) -> QueryResult:
-    opened = _Opened(fresh.table, fresh.columns, fresh.folders, fresh.database)
+    opened = _Opened(fresh.table, fresh.columns, fresh.paths, fresh.database)
     return _answer(opened, sql, limit=limit, as_json=as_json)
 
 
@@ -154,16 +162,22 @@ def _answer(opened: _Opened, sql: str, *, limit: int, as_json: bool) -> QueryRes
 
     database = opened.database
     try:
-        restrict(database, opened.folders)
+        restrict(database, opened.paths)
         # Inside a subquery, only a query is valid SQL.
         text = f"SELECT * FROM (\n{sql.strip().rstrip(';')}\n)"
         if len(database.extract_statements(text)) > 1:
             # A statement behind the query could write to the table's folder.
             raise duckdb.ParserException("it has several statements")
         relation = database.sql(text)
-        texts = "to_json(r)::VARCHAR" if as_json else "COLUMNS(*)::VARCHAR"
-        shown = relation.query("r", f"SELECT {texts} FROM r LIMIT {limit + 1}")
+        # No column has a name of so many characters, which would be read instead.
+        row = "_" * (1 + max(map(len, relation.columns)))
+        texts = f"to_json({row})::VARCHAR" if as_json else "COLUMNS(*)::VARCHAR"
+        shown = relation.query(row, f"SELECT {texts} FROM {row} LIMIT {limit + 1}")
         rows = shown.fetchall() if shown is not None else []
+    except RuntimeError as error:
+        if "interrupted" in str(error):
+            raise KeyboardInterrupt from error
+        raise
     except duckdb.Error as error:
         raise query_error(error, opened.table, opened.columns) from error
     return QueryResult(tuple(relation.columns), tuple(rows[:limit]), len(rows) > limit)

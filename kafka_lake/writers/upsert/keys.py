@@ -39,7 +39,7 @@ _SOURCE = "s"
 _LISTED_KEYS = 1_000
 _MOST_LISTED_KEYS = 50_000
 _ROWS_OF_A_KEY = 50
-_EXACT_NUMBERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DecimalType)
+EXACT_NUMBERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DecimalType)
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class KeyBounds:
 
 
 def may_list_keys(count: int, rows: int) -> bool:
-    """Return whether queries on a table list the keys of a batch, so that Spark sorts no other rows of the table.
+    """Return whether queries on a table list a batch's keys, so that Spark sorts no other rows of the table.
 
     To plan a query with one more key takes as long as to sort some 50 rows.
 
@@ -235,7 +235,7 @@ def _as_text(kind: T.DataType) -> str | None:
         return "CAST(unix_date({}) AS STRING)"
     if isinstance(kind, T.TimestampType | T.TimestampNTZType):
         return "CAST(unix_micros(CAST({} AS TIMESTAMP)) AS STRING)"
-    return "CAST({} AS STRING)" if isinstance(kind, _EXACT_NUMBERS) else None
+    return "CAST({} AS STRING)" if isinstance(kind, EXACT_NUMBERS) else None
 
 
 def _literal(text: str, kind: T.DataType) -> str:
