@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from kafka_lake.engine.task import METADATA_COLUMN
-from kafka_lake.schema.names import column_name, name_problem
+from kafka_lake.schema.names import name_problem
 from kafka_lake.spec.ddl import parsed_ddl
 from kafka_lake.spec.rule import BY_ARROW, MOST_BY_ARROW, Rule, RuleEntry, rules_of
 from kafka_lake.spec.topic_table import TopicTable
@@ -50,7 +50,7 @@ def _where(entry: RuleEntry, number: int) -> str:
 
 def _together(spec: TopicTable, declared: Sequence[str] | None) -> Iterator[str]:
     """Give what is wrong with the rules of a table together, or with its other settings."""
-    rules, excluded = spec.named_rules, [column_name(name, ()).lower() for name in spec.except_columns]
+    rules, excluded = spec.named_rules, [name.lower() for name in spec.except_columns]
     yield from _of_all(rules)
     own = ".".join(spec.identifier)
     for rule in rules:

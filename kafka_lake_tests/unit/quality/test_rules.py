@@ -128,10 +128,6 @@ def test_a_document_gives_the_rules_and_their_checks() -> None:
         ("rules: [{unique: [a]}]\n  dead_letters: skip", "unique_a: on_failure: dead_letter needs dead_letters: table"),
         ("rules: [{unique: [b]}]\n  columns: a int", "unique_b: b isn't in columns:, which are a"),
         ("rules: [{unique: [b]}]\n  exclude_fields: [b]", "unique_b: b is in exclude_fields:"),
-        (
-            "rules: [{not_null: [card_no]}]\n  exclude_fields: [card-no]",
-            "not_null_card_no: card_no is in exclude_fields:",
-        ),
         ("rules: [{not_null: [B.c]}]\n  exclude_fields: [b]", "not_null_B_c: B.c is in exclude_fields:"),
         ("rules: [{not_null: [a]}]\n  columns: a int not null, b int", "not_null_a: never fails: columns: says that a"),
         ("rules: [{check: a:b, on_failure: dead_letter}]", "no single row breaks check. Set fail or warn"),
