@@ -124,7 +124,7 @@ def test_killed_loader_of_definitions_has_a_successor(up: Up) -> None:
 def test_killed_connect_server_has_a_successor(up: Up) -> None:
     before = up.pids()["connect"]
     has_news = up.kill(before)
-    noticed = up.until(lambda: "Spark Connect ended unexpectedly; it is restarted in" in up.said(), "its line")
+    noticed = up.until(lambda: "Spark Connect ended unexpectedly by SIGKILL; restarting it" in up.said(), "its line")
     back = up.until(lambda: up.pids().get("connect", before) != before, "its successor")
     fresh = up.until(has_news, "records that came later")
     print(f"connect: named after {noticed:.1f} s, its successor {back:.1f} s later, news {fresh:.1f} s later")
