@@ -359,7 +359,7 @@ def test_partition_that_kafka_lacks_is_refused_by_name(page: Page, key: str) -> 
     try:
         status, reported = page.ended(page.launch(ORDERS, partition=key))
         assert status == "FAILURE"
-        assert f"has no partition {key}; it has 0, 1, 2" in reported.failure
+        assert f"no partition {key}" in reported.failure
         # Beside those of the topic it is left out.
         page.backfill(ORDERS, partitionNames=[*PARTITIONS, key], fromFailure=False)
         assert rows() == list(range(page.sent))

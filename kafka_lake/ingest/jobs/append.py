@@ -74,6 +74,12 @@ class Append(Job):
             partitions=self._partitions,
             accept_losses=spec.on_data_loss == "continue",
         )
+        if todo is None and self._partitions and not set(self._partitions) & set(topic.now.partitions):
+            raise ConfigurationError(
+                f"Topic {spec.topic} has no partition {min(self._partitions)}; it has "
+                f"{', '.join(map(str, topic.now.partitions))}.",
+                "Choose an existing partition. If you added the partition to Dagster by hand, delete it there.",
+            )
         if todo is None and position is None:
             if begins := opening(spec, topic.now, self._starts):
                 warn(
@@ -86,12 +92,6 @@ class Append(Job):
             return begins
         if todo is None and state and state.rebuilt and position:
             return position_only(position)
-        if todo is None and self._partitions and not set(self._partitions) & set(topic.now.partitions):
-            raise ConfigurationError(
-                f"Topic {spec.topic} has no partition {min(self._partitions)}; it has "
-                f"{', '.join(map(str, topic.now.partitions))}.",
-                "Choose an existing partition. If you added the partition to Dagster by hand, delete it there.",
-            )
         return todo
 
     def _warn_about_old_brokers(self, topic: TopicEnds) -> None:
