@@ -47,7 +47,6 @@ def query(
 
     Use the table's own name, or this. A query can read only this table. It needs no Spark.
     """
-    from kafka_lake.fresh import table_of
     from kafka_lake.routing.by_value import find_table, find_topic
 
     topic, read = find_topic(project.topic_tables(), table), None
@@ -61,6 +60,8 @@ def query(
             if not fresh:
                 spec = find_table(topic, table, connections.catalog)
                 return _of_snapshot(spec, connections, sql, limit=limit, as_json=as_json)
+            from kafka_lake.fresh import table_of
+
             with table_of(topic, table, connections) as opened:
                 read = opened.read()
                 return _of_fresh(read, sql, limit=limit, as_json=as_json)
