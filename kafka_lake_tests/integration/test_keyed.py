@@ -73,17 +73,17 @@ def test_a_row_for_each_key_as_its_newest_record_left_it(
 def test_more_listed_keys_the_larger_the_table(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
     topic = new_topic()
     spec = topic.spec("id decimal(20,2), v int", write="upsert", key=("id",))
-    expected = dict.fromkeys(range(60_000), 0)
+    expected = dict.fromkeys(range(110_000), 0)
     for n in expected:
         topic.send({"id": n + 0.25, "v": 0}, key=b"%d" % n)
     ingest(spec, connections(), "run-1")
-    for n in random.Random(1).sample(range(61_000), 1_100):
+    for n in random.Random(1).sample(range(112_000), 1_050):
         topic.send({"id": n + 0.25, "v": n}, key=b"%d" % n)
         expected[n] = n
     reported = facts(ingest(spec, connections(), "run-2"))
     assert {int(row["id"]): row["v"] for row in view(spec).rows()} == expected
-    assert reported["rows_inserted"] == len(expected) - 60_000
-    assert reported["rows_inserted"] + reported["rows_updated"] == 1_100
+    assert reported["rows_inserted"] == len(expected) - 110_000
+    assert reported["rows_inserted"] + reported["rows_updated"] == 1_050
 
 
 def test_the_order_is_the_columns_and_a_delete_is_remembered(

@@ -38,7 +38,8 @@ _TOMBSTONE = "KAFKA_LAKE_TOMBSTONE_OF_OTHER_PARTITION"
 _SOURCE = "s"
 _LISTED_KEYS = 1_000
 _MOST_LISTED_KEYS = 50_000
-_ROWS_OF_A_KEY = 50
+_ROWS_OF_A_KEY = 100
+_ROWS_OF_MOST_LISTED_KEYS = _MOST_LISTED_KEYS * _ROWS_OF_A_KEY
 EXACT_NUMBERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DecimalType)
 
 
@@ -198,9 +199,9 @@ class KeyBounds:
 def may_list_keys(count: int, rows: int) -> bool:
     """Return whether queries on a table list a batch's keys, so that Spark sorts no other rows of the table.
 
-    To plan a query with one more key takes as long as to sort some 50 rows.
+    To plan a query with one more key takes as long as to sort some 100 rows.
 
-    >>> may_list_keys(1_000, 0), may_list_keys(10_000, 100_000), may_list_keys(10_000, 500_000)
+    >>> may_list_keys(1_000, 0), may_list_keys(10_000, 500_000), may_list_keys(10_000, 1_000_000)
     (True, False, True)
     """
     return count <= max(_LISTED_KEYS, min(rows // _ROWS_OF_A_KEY, _MOST_LISTED_KEYS))
@@ -218,13 +219,20 @@ def key_bounds(events: DataFrame, keys: Keys, *aggregates: Column, list_keys: bo
         bounds += [F.expr(text.format(f"{f}({key})")).alias(f"{f}_{number}") for f in ("min", "max")]
         bounds += [F.expr(f"collect_set({text.format(key)})").alias(f"all_{number}")] if list_keys else []
     row = named.agg(*aggregates, *bounds).collect()[0]
-    ranges, values = [], []
+    ranges, values, is_short = [], [], True
     for number, (key, kind) in enumerate(usable.items()):
-        if row[f"min_{number}"] is not None:
-            ranges.append((key, _literal(row[f"min_{number}"], kind), _literal(row[f"max_{number}"], kind)))
-            values += [tuple(_literal(value, kind) for value in sorted(row[f"all_{number}"]))] if list_keys else []
-    # The number of records in the plan is an upper bound only where the plan knows it.
-    return KeyBounds(tuple(ranges), tuple(values) if all(len(v) <= _MOST_LISTED_KEYS for v in values) else ()), row
+        least, greatest = row[f"min_{number}"], row[f"max_{number}"]
+        if least is None:
+            continue
+        ranges.append((key, _literal(least, kind), _literal(greatest, kind)))
+        if list_keys:
+            listed = sorted(row[f"all_{number}"])
+            values.append(tuple(_literal(value, kind) for value in listed))
+            # Of whole numbers, the bounds keep no more rows than there are numbers between them. The number of records
+            # in the plan is an upper bound only where the plan knows it.
+            rows = int(greatest) - int(least) + 1 if isinstance(kind, T.IntegralType) else _ROWS_OF_MOST_LISTED_KEYS
+            is_short = is_short and may_list_keys(len(listed), rows)
+    return KeyBounds(tuple(ranges), tuple(values) if is_short else ()), row
 
 
 def _as_text(kind: T.DataType) -> str | None:
