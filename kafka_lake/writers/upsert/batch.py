@@ -20,7 +20,7 @@ from kafka_lake.runtime.plan import Plan
 from kafka_lake.writers.frames import shaped
 from kafka_lake.writers.upsert.change_events import INTERNAL_COLUMNS, may_be_unchanged
 from kafka_lake.writers.upsert.cutoff import AppliedCutoff
-from kafka_lake.writers.upsert.keys import EXACT_NUMBERS, Keys, may_list_keys
+from kafka_lake.writers.upsert.keys import EXACT_NUMBERS, Keys, most_listed_keys
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,14 @@ class ChangeBatch:
         return self.context.connections.catalog.spark_name(self.context.spec.identifier)
 
     @property
-    def lists_keys(self) -> bool:
-        """Return whether queries on the table list the batch's keys."""
+    def lists_keys(self) -> int:
+        """Return how many of the batch's keys queries on the table list at most; 0 if there may be more."""
         kinds = [field.dataType for field in self.columns if field.name in self.key]
-        # Texts can be long, and lists of several columns keep more rows than the batch has keys.
-        may_be_many = len(kinds) == len(self.key) == 1 and isinstance(kinds[0], EXACT_NUMBERS)
-        rows = row_count(self.state.table) if may_be_many else 0
-        return may_list_keys(self.plan.records_at_most - self.plan.elsewhere, rows)
+        # Texts can be long; lists of several columns, and of a history's keys, keep more rows than the batch has keys.
+        is_number = len(kinds) == len(self.key) == 1 and isinstance(kinds[0], EXACT_NUMBERS)
+        may_be_many = is_number and self.context.spec.write == "upsert"
+        most = most_listed_keys(row_count(self.state.table) if may_be_many else 0)
+        return most if self.plan.records_at_most - self.plan.elsewhere <= most else 0
 
     @cached_property
     def keys(self) -> Keys:

@@ -69,7 +69,7 @@ class LatestEvents:
     incomplete: int
 
 
-def event_statistics(spec: TopicTable, events: DataFrame, keys: Keys, *, list_keys: bool) -> EventStatistics:
+def event_statistics(spec: TopicTable, events: DataFrame, keys: Keys, *, list_keys: int) -> EventStatistics:
     """Count events, in all and per key, in one pass that shuffles nothing but keys."""
     names = [key_column(number) for number in range(len(keys.key("c")))]
     key = [F.expr(expression).alias(name) for name, expression in zip(names, keys.key("c"), strict=True)]
@@ -98,7 +98,7 @@ def already_unique(spec: TopicTable, events: DataFrame, statistics: EventStatist
 
 
 def deduplicate(
-    spec: TopicTable, events: DataFrame, keys: Keys, nullable: Sequence[str], *, held: ExitStack, list_keys: bool
+    spec: TopicTable, events: DataFrame, keys: Keys, nullable: Sequence[str], *, held: ExitStack, list_keys: int
 ) -> LatestEvents:
     """Return one event per key; Spark caches them until ``held`` ends."""
     latest = cached(latest_per_key(events, keys, nullable, spec.is_partial), held)

@@ -38,8 +38,8 @@ _TOMBSTONE = "KAFKA_LAKE_TOMBSTONE_OF_OTHER_PARTITION"
 _SOURCE = "s"
 _LISTED_KEYS = 1_000
 _MOST_LISTED_KEYS = 50_000
-_ROWS_OF_A_KEY = 100
-_ROWS_OF_MOST_LISTED_KEYS = _MOST_LISTED_KEYS * _ROWS_OF_A_KEY
+ROWS_OF_A_KEY = 100
+"""To plan a query with one more key takes as long as to sort so many rows."""
 EXACT_NUMBERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DecimalType)
 
 
@@ -179,7 +179,7 @@ class KeyBounds:
 
     Args:
         ranges: Key columns, each with its least and greatest value as SQL literals.
-        values: All values of each column, if there are few.
+        values: All values of each column, if there are at most `most_listed_keys`.
     """
 
     ranges: tuple[tuple[str, str, str], ...]
@@ -196,19 +196,21 @@ class KeyBounds:
         return [*between, *(f"{column} IN ({', '.join(values)})" for column, values in listed)]
 
 
-def may_list_keys(count: int, rows: int) -> bool:
-    """Return whether queries on a table list a batch's keys, so that Spark sorts no other rows of the table.
+def most_listed_keys(rows: int) -> int:
+    """Return how many keys queries on a table of so many rows list at most, so that Spark sorts no other rows.
 
-    To plan a query with one more key takes as long as to sort some 100 rows.
-
-    >>> may_list_keys(1_000, 0), may_list_keys(10_000, 500_000), may_list_keys(10_000, 1_000_000)
-    (True, False, True)
+    >>> most_listed_keys(0), most_listed_keys(1_000_000), most_listed_keys(1_000_000_000)
+    (1000, 10000, 50000)
     """
-    return count <= max(_LISTED_KEYS, min(rows // _ROWS_OF_A_KEY, _MOST_LISTED_KEYS))
+    return max(_LISTED_KEYS, min(rows // ROWS_OF_A_KEY, _MOST_LISTED_KEYS))
 
 
-def key_bounds(events: DataFrame, keys: Keys, *aggregates: Column, list_keys: bool = False) -> tuple[KeyBounds, Row]:
-    """Return the bounds of the events' keys, and further aggregates of the same pass."""
+def key_bounds(events: DataFrame, keys: Keys, *aggregates: Column, list_keys: int = 0) -> tuple[KeyBounds, Row]:
+    """Return the bounds of the events' keys, and further aggregates of the same pass.
+
+    Args:
+        list_keys: Maximum number of keys for a list of them; 0 for none.
+    """
     expressions = keys.key(_SOURCE)
     named = events.alias(_SOURCE)
     types = named.select(*map(F.expr, expressions)).schema
@@ -228,10 +230,9 @@ def key_bounds(events: DataFrame, keys: Keys, *aggregates: Column, list_keys: bo
         if list_keys:
             listed = sorted(row[f"all_{number}"])
             values.append(tuple(_literal(value, kind) for value in listed))
-            # Of whole numbers, the bounds keep no more rows than there are numbers between them. The number of records
-            # in the plan is an upper bound only where the plan knows it.
-            rows = int(greatest) - int(least) + 1 if isinstance(kind, T.IntegralType) else _ROWS_OF_MOST_LISTED_KEYS
-            is_short = is_short and may_list_keys(len(listed), rows)
+            # The bounds keep no more rows than there are whole numbers between them.
+            most = most_listed_keys(int(greatest) - int(least)) if isinstance(kind, T.IntegralType) else list_keys
+            is_short = is_short and len(listed) <= min(most, list_keys)
     return KeyBounds(tuple(ranges), tuple(values) if is_short else ()), row
 
 

@@ -44,6 +44,7 @@ from kafka_lake.writers.upsert.keys import (
     EVENT_TIME,
     KEY_CHANGED,
     OPERATION,
+    ROWS_OF_A_KEY,
     SNAPSHOT_MARKER,
     SOURCE_TABLE,
     WITHOUT_ORDER,
@@ -137,8 +138,10 @@ def _stage(
 
 def query_settings(batch: ChangeBatch) -> AbstractContextManager[None]:
     """Return the block in which Spark plans queries as a MERGE needs it."""
-    # Few keys match few rows: one shuffle partition is enough for them.
-    rows = 0 if batch.lists_keys else row_count(batch.state.table)
+    rows = row_count(batch.state.table)
+    if batch.lists_keys:
+        # Keys are listed unless their bounds keep no more rows than these.
+        rows = min(rows, batch.lists_keys * ROWS_OF_A_KEY)
     return shuffles(batch.context.connections.spark(), batch.tasks + rows // _ROWS_PER_PARTITION, _SETTINGS)
 
 

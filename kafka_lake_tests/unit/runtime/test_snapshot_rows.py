@@ -1,4 +1,4 @@
-"""Tables that DuckDB can't read, and errors about files: which are gone, which can't be read, and which are others."""
+"""Tables that DuckDB can't read, and errors: of files that are gone, of other files, and of none."""
 
 from pathlib import Path
 
