@@ -1,6 +1,6 @@
-"""Freshness while files are compacted: the same load without maintenance, and with one by another process each minute.
+"""Freshness while files are compacted: the same load without maintenance, and with a compaction each minute.
 
-The maintenance sensor asks for it each quarter of an hour.
+Another process compacts. The maintenance sensor requests one every 15 minutes.
 """
 
 from collections import Counter

@@ -73,9 +73,7 @@ def file_error(error: Exception, table: str) -> KafkaLakeError | None:
 
 
 def restrict(database: Database, paths: Sequence[str]) -> None:
-    """Take a database all access but to some files, for a query of untrusted SQL."""
-    # DuckDB lets queries read this folder, which is in the current one by default. So they can't spill to disk either.
-    database.execute("SET temp_directory = ''")
+    """Let queries of untrusted SQL read only some files, and what the database spills to disk."""
     database.execute("SET allowed_paths = ?", [list(paths)])
     database.execute("SET enable_external_access = false")
     database.execute("SET lock_configuration = true")
@@ -196,7 +194,9 @@ def _check_readable(table: Table) -> None:
                 problem = f"its column {now} was renamed"
         for field in other.field_ids:
             name = str(other.find_column_name(field))
-            if "." in name and ids.get(name, field) != field:
+            column = other.find_field(name.partition(".")[0]).field_id
+            # DuckDB finds columns by their ids, and fields within them by name.
+            if ids.get(name, field) != field and column in top_level and column != field:
                 problem = f"its column {name} was dropped and added again"
     if len({field.name.lower() for field in schema.fields}) < len(schema.fields):
         problem = "names of its columns differ only in case"

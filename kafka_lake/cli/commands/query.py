@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,7 +47,7 @@ def query(
 ) -> None:
     """Query a topic's table with read-only SQL, by DuckDB.
 
-    Use the table's own name, or this. A query can read only this table. It needs no Spark.
+    In SQL, the table's name is its own or `this`. The query reads no other table and needs no Spark.
     """
     from kafka_lake.routing.by_value import find_table, find_topic
 
@@ -62,7 +64,7 @@ def query(
                 return _of_snapshot(spec, connections, sql, limit=limit, as_json=as_json)
             from kafka_lake.fresh import table_of
 
-            with table_of(topic, table, connections) as opened:
+            with table_of(topic, table, connections) as opened, _spill_folder(opened.database):
                 read = opened.read()
                 return _of_fresh(read, sql, limit=limit, as_json=as_json)
 
@@ -141,13 +143,21 @@ def _of_snapshot(spec: TopicTable, connections: Connections, sql: str, *, limit:
             f"Topic {spec.topic} has no table {name} yet: no run has published a record for it.",
             f"`kafka-lake ingest {spec.full_topic}` starts one.",
         )
-    with open_database() as database:
+    with open_database() as database, _spill_folder(database):
         with file_errors(name):
             rows = SnapshotRows(database, loaded, head_of(loaded))
             for view in view_names(spec.table):
                 database.execute(f"CREATE VIEW {quoted(view)} AS {rows.sql(database, '__deleted')}")
         opened = _Opened(name, rows.columns, rows.paths, database)
         return _answer(opened, sql, limit=limit, as_json=as_json)
+
+
+@contextmanager
+def _spill_folder(database: Database) -> Iterator[None]:
+    """Let a database spill to a folder of its own, since queries can read it; by default it is in the current one."""
+    with TemporaryDirectory(prefix="kafka-lake-query-") as folder:
+        database.execute("SET temp_directory = ?", [folder])
+        yield
 
 
 def _of_fresh(fresh: Fresh, sql: str, *, limit: int, as_json: bool) -> QueryResult:
@@ -167,10 +177,10 @@ def _answer(opened: _Opened, sql: str, *, limit: int, as_json: bool) -> QueryRes
         # Inside a subquery, only a query is valid SQL.
         text = f"SELECT * FROM (\n{sql.strip().rstrip(';')}\n)"
         if len(database.extract_statements(text)) > 1:
-            # A statement behind the query could write to the table's folder.
+            # A second statement could write to the table's files.
             raise duckdb.ParserException("it has several statements")
         relation = database.sql(text)
-        # No column has a name of so many characters, which would be read instead.
+        # Longer than every column's name: a column of the same name would hide the row.
         row = "_" * (1 + max(map(len, relation.columns)))
         texts = f"to_json({row})::VARCHAR" if as_json else "COLUMNS(*)::VARCHAR"
         shown = relation.query(row, f"SELECT {texts} FROM {row} LIMIT {limit + 1}")
