@@ -96,6 +96,7 @@ def connect_connections(
     return Connections(kafka.cluster(), kafka.spark_options(), catalog_resource.open(), spark.live_session)
 
 
+@pytest.mark.exhaustive
 def test_a_server_with_another_catalog_of_that_name_is_refused(new_session: NewSession, tmp_path: Path) -> None:
     """As one has that takes the environment's, if the catalog is in YAML alone."""
     for properties, said in (
@@ -128,6 +129,7 @@ def test_rules_are_kept_through_a_connect_server(
     assert (finding.facts["passed"], finding.facts["null"], finding.facts["not_in_table"]) == (2, 1, "later")
 
 
+@pytest.mark.exhaustive
 def test_times_that_overflow_become_null_through_a_server(
     connect_connections: Connections, new_topic: Callable[..., Topic], view: Callable[[TopicTable], View]
 ) -> None:
