@@ -30,10 +30,9 @@ from kafka_lake.spec.maintenance import Maintenance
 from kafka_lake.spec.topic_table import TopicTable
 
 _OFF = "{enabled: false}"
-_SETTINGS = (1, 6, 2000)
 CASES = {
-    "sensor": Case("sensor-driven, no compaction", *_SETTINGS, maintenance=_OFF),
-    "sensor-compacted": Case("sensor-driven, one beside it each minute", *_SETTINGS, maintenance=_OFF),
+    "sensor": Case("sensor-driven, no compaction", 1, 6, 2000, maintenance=_OFF),
+    "sensor-compacted": Case("sensor-driven, one beside it each minute", 1, 6, 2000, maintenance=_OFF),
 }
 _PAUSE = 60.0
 HEADER = (

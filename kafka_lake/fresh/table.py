@@ -4,11 +4,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import pyarrow as pa
 from duckdb import DuckDBPyRelation
-from duckdb import Error as DuckDBError
 from pyiceberg.table import Table
 
 from kafka_lake.catalog.positions import head_of, row_count, state_of
@@ -27,15 +26,13 @@ from kafka_lake.runtime.snapshot_rows import (
     SnapshotRows,
     file_errors,
     open_database,
-    query_error,
+    query_errors,
     quoted,
     types_of,
     view_names,
 )
 from kafka_lake.spec.topic_table import TopicTable
 from kafka_lake.writers.decoding import SparkDecoding
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -90,10 +87,8 @@ class Fresh:
         return self.connections.frames.from_arrow(self.connections.spark(), self.arrow())
 
     def _answer(self, ask: Callable[[], Any]) -> Any:
-        try:
+        with query_errors(self.table, self.columns):
             return ask()
-        except DuckDBError as error:
-            raise query_error(error, self.table, self.columns) from error
 
 
 class _Snapshot:
@@ -195,14 +190,10 @@ class FreshTable:
 
     def query(self, sql: str) -> pa.Table:
         """Read the table and run a query as `Fresh.sql`; once more if the snapshot expires meanwhile."""
-        return self.reading(lambda fresh: fresh.sql(sql))
-
-    def reading(self, use: Callable[[Fresh], T]) -> T:
-        """Read the table and return what a function makes of it; once more if the snapshot expires meanwhile."""
         try:
-            return use(self.read())
+            return self.read().sql(sql)
         except SnapshotExpiredError:
-            return use(self.read())
+            return self.read().sql(sql)
 
     def _read(self) -> Fresh:
         clock = Timings()

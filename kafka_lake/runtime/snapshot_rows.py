@@ -79,12 +79,16 @@ def restrict(database: Database, paths: Sequence[str]) -> None:
     database.execute("SET lock_configuration = true")
 
 
-def query_error(error: duckdb.Error, table: str, columns: pa.Schema) -> KafkaLakeError:
-    """Return the error to show for a query of a table that DuckDB can't run."""
-    return file_error(error, table) or KafkaLakeError(
-        f"DuckDB can't run this query: {str(error).strip().splitlines()[0].rstrip('.!')}.",
-        f"The table's name is this; its columns are {', '.join(columns.names)}.",
-    )
+@contextmanager
+def query_errors(table: str, columns: pa.Schema) -> Iterator[None]:
+    """Raise DuckDB's errors about a query of a table as errors that name what can be queried."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise file_error(error, table) or KafkaLakeError(
+            f"DuckDB can't run this query: {str(error).strip().splitlines()[0].rstrip('.!')}.",
+            f"The table's name is this; its columns are {', '.join(columns.names)}.",
+        ) from error
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
@@ -21,8 +21,6 @@ from kafka_lake.common.text import counted, printable
 from kafka_lake.errors import SnapshotExpiredError, TableError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from kafka_lake.fresh import Fresh
     from kafka_lake.runtime.context import Connections
     from kafka_lake.runtime.snapshot_rows import Database
@@ -113,7 +111,7 @@ class QueryResult:
     """The rows of a query.
 
     Args:
-        columns: Their names; DuckDB adds a number to those that occurred before.
+        columns: Their names; DuckDB adds a number to a name that occurs again.
         rows: A text for each column, None for null; times are UTC. In JSON, one JSON object in each row.
         more: Whether there are rows beyond the limit.
     """
@@ -123,19 +121,17 @@ class QueryResult:
     more: bool
 
 
-@dataclass(frozen=True)
-class _Opened:
-    """A table whose rows are the view ``this`` of a database."""
-
-    table: str
-    columns: pa.Schema
-    paths: Sequence[str]
-    database: Database
-
-
 def _of_snapshot(spec: TopicTable, connections: Connections, sql: str, *, limit: int, as_json: bool) -> QueryResult:
     from kafka_lake.catalog.positions import head_of
-    from kafka_lake.runtime.snapshot_rows import SnapshotRows, file_errors, open_database, quoted, view_names
+    from kafka_lake.runtime.snapshot_rows import (
+        SnapshotRows,
+        file_errors,
+        open_database,
+        query_errors,
+        quoted,
+        restrict,
+        view_names,
+    )
 
     name, loaded = ".".join(spec.identifier), connections.catalog.table(spec.identifier)
     if loaded is None:
@@ -146,10 +142,12 @@ def _of_snapshot(spec: TopicTable, connections: Connections, sql: str, *, limit:
     with open_database() as database, _spill_folder(database):
         with file_errors(name):
             rows = SnapshotRows(database, loaded, head_of(loaded))
+            query = rows.sql(database, "__deleted")
             for view in view_names(spec.table):
-                database.execute(f"CREATE VIEW {quoted(view)} AS {rows.sql(database, '__deleted')}")
-        opened = _Opened(name, rows.columns, rows.paths, database)
-        return _answer(opened, sql, limit=limit, as_json=as_json)
+                database.execute(f"CREATE VIEW {quoted(view)} AS {query}")
+        with query_errors(name, rows.columns):
+            restrict(database, rows.paths)
+            return _answer(database, sql, limit=limit, as_json=as_json)
 
 
 @contextmanager
@@ -161,24 +159,23 @@ def _spill_folder(database: Database) -> Iterator[None]:
 
 
 def _of_fresh(fresh: Fresh, sql: str, *, limit: int, as_json: bool) -> QueryResult:
-    opened = _Opened(fresh.table, fresh.columns, fresh.paths, fresh.database)
-    return _answer(opened, sql, limit=limit, as_json=as_json)
+    from kafka_lake.runtime.snapshot_rows import query_errors, restrict
+
+    with query_errors(fresh.table, fresh.columns):
+        restrict(fresh.database, fresh.paths)
+        return _answer(fresh.database, sql, limit=limit, as_json=as_json)
 
 
-def _answer(opened: _Opened, sql: str, *, limit: int, as_json: bool) -> QueryResult:
-    """Run a query that can read nothing else than the table."""
+def _answer(database: Database, sql: str, *, limit: int, as_json: bool) -> QueryResult:
+    """Run a query on a restricted database."""
     import duckdb
 
-    from kafka_lake.runtime.snapshot_rows import query_error, restrict
-
-    database = opened.database
+    # Inside a subquery, only a query is valid SQL.
+    text = f"SELECT * FROM (\n{sql.strip().rstrip(';')}\n)"
+    if len(database.extract_statements(text)) > 1:
+        # A second statement could write to the table's files.
+        raise duckdb.ParserException("it has several statements")
     try:
-        restrict(database, opened.paths)
-        # Inside a subquery, only a query is valid SQL.
-        text = f"SELECT * FROM (\n{sql.strip().rstrip(';')}\n)"
-        if len(database.extract_statements(text)) > 1:
-            # A second statement could write to the table's files.
-            raise duckdb.ParserException("it has several statements")
         relation = database.sql(text)
         # Longer than every column's name: a column of the same name would hide the row.
         row = "_" * (1 + max(map(len, relation.columns)))
@@ -189,8 +186,6 @@ def _answer(opened: _Opened, sql: str, *, limit: int, as_json: bool) -> QueryRes
         if "interrupted" in str(error):
             raise KeyboardInterrupt from error
         raise
-    except duckdb.Error as error:
-        raise query_error(error, opened.table, opened.columns) from error
     return QueryResult(tuple(relation.columns), tuple(rows[:limit]), len(rows) > limit)
 
 
