@@ -30,7 +30,6 @@ from kafka_lake.formats.task.error_classes import (
 )
 from kafka_lake.spec.rule import RULE_CLASS
 
-TRANSFORM_FAILED = "transform_failed"
 UNMATCHED = "unmatched"
 RULE = f"{RULE_CLASS}<name>"
 
@@ -47,7 +46,6 @@ ERROR_CLASSES: Mapping[str, str] = MappingProxyType(
         TOO_LARGE: "The value exceeds the topic's size limit and wasn't parsed.",
         TOO_DEEP: "The value has more than 64 nested levels.",
         BAD_KEY: "The key doesn't decode.",
-        TRANSFORM_FAILED: "The transform failed on the record.",
         UNDECODABLE: "Reading or writing the record fails, even without other records.",
         UNMATCHED: "No table of the topic takes the record.",
         NOT_A_CHANGE: "Envelopes: the value isn't a change of a row; a heartbeat, for example.",

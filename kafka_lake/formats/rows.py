@@ -9,12 +9,8 @@ from pyspark.sql import types as T
 
 from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import ConfigurationError
-from kafka_lake.formats import TRANSFORM_FAILED
 from kafka_lake.formats.table_compatibility import without_excepted
 from kafka_lake.spec.topic_table import TopicTable
-
-TRANSFORM_ERROR = "_error"
-"""A transform may put text into a column of this name; rows where it isn't null are dead letters for that reason."""
 
 CHANGE, DELETED = "_change", "_is_deleted"
 """Columns of keyed tables: what made the row, and where that is in its source's order; and whether it was deleted."""
@@ -46,13 +42,8 @@ _TIMESTAMP_TYPES = {0: "CreateTime", 1: "LogAppendTime"}
 _NO_TIMESTAMP_TYPE = -1
 
 
-def rows_of(decoded: DataFrame, spec: TopicTable) -> DataFrame:
-    """Return the table's rows: what `transformed` gives, without the rows that the transform marked as errors."""
-    return without_errors(transformed(decoded, spec, None), spec)
-
-
 def row_type(columns: T.StructType, spec: TopicTable) -> T.StructType:
-    """Return what `rows_of` gives for a topic without a transform."""
+    """Return what `transformed` gives for a topic without a transform."""
     metadata = T.StructField(METADATA_COLUMN, METADATA)
     return T.StructType([*without_excepted(columns, spec), metadata, *change_columns(spec, columns)])
 
@@ -90,11 +81,7 @@ def origin_of(decoded: DataFrame, topic_id: str | None) -> Column:
 
 
 def transformed(decoded: DataFrame, spec: TopicTable, topic_id: str | None = None) -> DataFrame:
-    """Return the decoded columns, where they came from, then the user's transform over them.
-
-    Its result may have the column ``_error``, see `marks_errors`: a caller can count those rows before they are taken
-    out by `without_errors`.
-    """
+    """Return the table's rows: the decoded columns and their origin, then the user's transform over them."""
     good = decoded.filter(F.col("value").isNotNull() & F.col("error_class").isNull())
     origin = _metadata(_topic_id(decoded, topic_id)).alias(METADATA_COLUMN)
     return apply_transform(good.select(F.col("decoded.*"), origin), spec)
@@ -116,70 +103,7 @@ def apply_transform(rows: DataFrame, spec: TopicTable) -> DataFrame:
             "which proves that every row is there once.",
             f"Keep {METADATA_COLUMN} in the result.",
         )
-    if TRANSFORM_ERROR in result.columns:
-        _check_errors(rows, result, spec)
     return result
-
-
-def _check_errors(rows: DataFrame, result: DataFrame, spec: TopicTable) -> None:
-    named = f"Topic {spec.topic}: transform {spec.transform}"
-    if TRANSFORM_ERROR in rows.columns:
-        raise ConfigurationError(
-            f"{named} returns the column {TRANSFORM_ERROR}, which the topic's values have too: an error can't be "
-            f"distinguished from data.",
-            f"Let the transform rename or drop {TRANSFORM_ERROR}, or leave it out of columns:.",
-        )
-    kind = result.schema[TRANSFORM_ERROR].dataType.simpleString()
-    if kind != "string":
-        raise ConfigurationError(
-            f"{named} returns {TRANSFORM_ERROR} with type {kind}.",
-            "Return a string with the error message, or null for a valid row.",
-        )
-
-
-def marks_errors(rows: DataFrame, spec: TopicTable) -> bool:
-    """Return whether rows that `transformed` gave have the column by which a transform sets rows apart."""
-    return spec.transform is not None and TRANSFORM_ERROR in rows.columns
-
-
-def without_errors(rows: DataFrame, spec: TopicTable) -> DataFrame:
-    """Return those rows that the transform didn't mark, without the mark; the very frame if it marks none."""
-    if not marks_errors(rows, spec):
-        return rows
-    return rows.filter(F.col(TRANSFORM_ERROR).isNull()).drop(TRANSFORM_ERROR)
-
-
-def transform_errors(rows: DataFrame, spec: TopicTable) -> DataFrame:
-    """Return which records the transform refused and why: topic_id, partition, offset, error_message; once each."""
-    origin = rows[f"`{METADATA_COLUMN}`"]
-    places = [origin.getField(name).alias(name) for name in ("topic_id", "partition", "offset")]
-    marked = rows.filter(F.col(TRANSFORM_ERROR).isNotNull()).select(*places, F.col(TRANSFORM_ERROR))
-    return marked.groupBy("topic_id", "partition", "offset").agg(F.min(TRANSFORM_ERROR).alias("error_message"))
-
-
-def with_transform_errors(decoded: DataFrame, errors: DataFrame) -> DataFrame:
-    """Return the decoded records, those that the transform refused as ``transform_failed``, so that they are letters.
-
-    This evaluates the transform a second time. One that isn't deterministic may refuse other rows than it did when
-    they were written: compare the number of letters with the number of marked rows.
-    """
-    named = errors.select(
-        F.col("topic_id").alias("failed_topic_id"),
-        F.col("partition").alias("failed_partition"),
-        F.col("offset").alias("failed_offset"),
-        F.col("error_message").alias("failure"),
-    )
-    same = (F.col("partition") == F.col("failed_partition")) & (F.col("offset") == F.col("failed_offset"))
-    if "topic_id" in decoded.columns:
-        # Letters of a topic that was recreated: its offsets are there twice.
-        same = same & _topic_id(decoded, None).eqNullSafe(F.col("failed_topic_id"))
-    joined = decoded.join(named, same, "left")
-    failed = F.when(F.col("failure").isNotNull(), F.lit(TRANSFORM_FAILED))
-    replaced = {
-        "error_class": F.coalesce("error_class", failed).alias("error_class"),
-        "error_message": F.coalesce("error_message", "failure").alias("error_message"),
-    }
-    return joined.select(*[replaced.get(name, F.col(name)) for name in decoded.columns])
 
 
 def load_transform(reference: str) -> Any:

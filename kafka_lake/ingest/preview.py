@@ -17,7 +17,7 @@ from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.error_classification import may_be_a_record_time
 from kafka_lake.errors import KafkaLakeError
 from kafka_lake.formats.decoder import Decoder, batch_metrics, decoded
-from kafka_lake.formats.rows import dead_letters_of, rows_of
+from kafka_lake.formats.rows import dead_letters_of, transformed
 from kafka_lake.formats.task.batches import OBSERVED, loaded
 from kafka_lake.ingest.audit import noted
 from kafka_lake.ingest.read import read
@@ -113,7 +113,7 @@ def _previewed(spec: TopicTable, connections: Connections, sample: DataFrame) ->
     if state is None:
         refuse_unknown(spec, plan.target)
     found = decoded(sample, decoder, plan.target, spec.max_record_bytes)
-    schema = schema_of(arrow_columns(rows_of(found, spec).schema, plan.target.columns, write=spec.write))
+    schema = schema_of(arrow_columns(transformed(found, spec).schema, plan.target.columns, write=spec.write))
     before = _renamed(state.table, plan.renamed) if state else None
     changes = _changes(before, schema)
     ignored = (*plan.ignored, *(c for c in changes if c.kind == "added" and spec.ignores_new_fields))

@@ -140,7 +140,7 @@ class Decoding(Protocol):
     def evaluate(self, asked: Validation) -> ValidationResult:
         """Ask rules of rows; raises as `kafka_lake.quality.evaluate.evaluate`."""
 
-    def dead_letters(self, spec: TopicTable, with_errors: DataFrame, run_id: str, topic_id: str) -> DataFrame:
+    def dead_letters(self, with_errors: DataFrame, run_id: str, topic_id: str) -> DataFrame:
         """Return the records that became no row, as rows of the dead-letter table."""
 
     def classes(self, dead_letters: DataFrame) -> tuple[DeadLetterClass, ...]:

@@ -15,14 +15,9 @@ from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.formats.columns import Target, spark_columns
 from kafka_lake.formats.decoder import Decoder, Unreadable, batch_metrics, decoded
 from kafka_lake.formats.rows import (
-    TRANSFORM_ERROR,
     dead_letters_of,
-    marks_errors,
     records_from_dead_letters,
-    transform_errors,
     transformed,
-    with_transform_errors,
-    without_errors,
 )
 from kafka_lake.formats.task.batches import OBSERVED, loaded
 from kafka_lake.formats.task.error_classes import UNDECODABLE
@@ -100,20 +95,13 @@ class SparkDecoding:
         observed = with_errors if observation is None else with_errors.observe(observation, *metrics)
         as_rows = change_events if spec.is_keyed else transformed
         rows = as_rows(observed, spec, topic_id)
-        transform_failures = F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("failed")
-        failures = Observation() if marks_errors(rows, spec) else None
-        if failures is not None:
-            rows = rows.observe(failures, transform_failures)
 
         def counts() -> dict[str, Any]:
             counted = _counts(observation, with_errors, metrics)
-            if failures is not None:
-                by_transform = _counts(failures, as_rows(with_errors, spec, topic_id), [transform_failures])
-                counted["failed"] += by_transform["failed"]
             counted[OBSERVED] = loaded(counted[OBSERVED], spec.max_columns)
             return counted
 
-        return Decoded(without_errors(rows, spec), counts, lambda: with_errors)
+        return Decoded(rows, counts, lambda: with_errors)
 
     def changes(self, spec: TopicTable, connections: Connections, state: TableState, records: DataFrame) -> DataFrame:
         """Return the changes of an upsert table's keys in some records.
@@ -142,12 +130,8 @@ class SparkDecoding:
             (F.expr(keys.has_no_order("e")) if order else F.lit(False)).alias("bare"),
         )
 
-    def dead_letters(self, spec: TopicTable, with_errors: DataFrame, run_id: str, topic_id: str) -> DataFrame:
-        """Return the failed records as dead letters; a transform that marks errors is evaluated again."""
-        if spec.transform is not None:
-            rows = transformed(with_errors, spec, topic_id)
-            if marks_errors(rows, spec):
-                with_errors = with_transform_errors(with_errors, transform_errors(rows, spec))
+    def dead_letters(self, with_errors: DataFrame, run_id: str, topic_id: str) -> DataFrame:
+        """Return the failed records as dead letters."""
         return dead_letters_of(with_errors, run_id, topic_id=topic_id)
 
 

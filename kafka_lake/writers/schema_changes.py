@@ -19,7 +19,7 @@ from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.errors import AuditFailedError, ConfigurationError, TableError
 from kafka_lake.formats.columns import Target, documented, iceberg_columns, nullable_all, spark_columns
 from kafka_lake.formats.decoder import Decoder, decoded
-from kafka_lake.formats.rows import change_columns, is_counted, row_type, rows_of
+from kafka_lake.formats.rows import change_columns, is_counted, row_type, transformed
 from kafka_lake.formats.table_compatibility import (
     KEY_SETTINGS,
     key_property,
@@ -322,7 +322,7 @@ def row_columns(spec: TopicTable, decoder: Decoder, records: DataFrame, target: 
     """Return the columns of a table's rows, from Spark if there is a transform."""
     if spec.transform is None:
         return row_type(target.columns, spec)
-    kind: T.StructType = rows_of(decoded(records, decoder, target, spec.max_record_bytes), spec).schema
+    kind: T.StructType = transformed(decoded(records, decoder, target, spec.max_record_bytes), spec).schema
     return kind
 
 

@@ -415,7 +415,7 @@ def _stage_dead_letters(
     context, plan, spec = source.context, source.plan, source.context.spec
     if not staged.counts["failed"] and not _has_obsolete(source, before):
         return _DeadLetters()
-    rows = context.decoding.dead_letters(spec, staged.with_errors(), context.run_id, plan.after.identity.topic_id)
+    rows = context.decoding.dead_letters(staged.with_errors(), context.run_id, plan.after.identity.topic_id)
     table, known = None, 0
     if not plan.replays_dead_letters and spec.keeps_dead_letters and not rules_fail:
         table, known = stage_dead_letters(

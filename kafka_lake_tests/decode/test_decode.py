@@ -6,25 +6,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kafka_lake.errors import ConfigurationError
 from kafka_lake.formats import ERROR_CLASSES
 from kafka_lake.formats.columns import Target
 from kafka_lake.formats.decoder import decoded as decoded_by
 from kafka_lake.formats.json.driver import Json
 from kafka_lake.formats.rows import (
-    TRANSFORM_ERROR,
     dead_letters_of,
-    marks_errors,
     records_from_dead_letters,
-    rows_of,
-    transform_errors,
     transformed,
-    with_transform_errors,
-    without_errors,
 )
 from kafka_lake.formats.task.decoded import ANOTHER_TYPE
 from kafka_lake.orchestration.resources import SparkResource
@@ -74,26 +67,6 @@ def verdicts(decoded: DataFrame) -> list[tuple[str | None, str | None]]:
 
 def spec(**settings: Any) -> TopicTable:
     return TopicTable("t", "it", "t", **settings)
-
-
-def marked(name: str, **settings: Any) -> TopicTable:
-    return spec(transform=f"{__name__}:{name}", **settings)
-
-
-def refuses_odd(rows: DataFrame) -> DataFrame:
-    return rows.withColumn(TRANSFORM_ERROR, F.when(F.col("id") % 2 == 1, F.concat(F.lit("odd: "), F.col("id"))))
-
-
-def refuses_odd_twice(rows: DataFrame) -> DataFrame:
-    return refuses_odd(rows.union(rows))
-
-
-def passes(rows: DataFrame) -> DataFrame:
-    return rows
-
-
-def numbers_errors(rows: DataFrame) -> DataFrame:
-    return rows.withColumn(TRANSFORM_ERROR, F.lit(1))
 
 
 NOT_JSON = [
@@ -176,7 +149,7 @@ def test_odd_field_names_become_columns(records: Records) -> None:
         *[("wrong_type", f'Column {name} (int) got "x". {ANOTHER_TYPE}') for name in ODD],
         *[("null_in_required_column", f"Required, but null or missing: {name}.") for name in ODD],
     ]
-    (row,) = rows_of(decoded, spec()).drop("_kafka").collect()
+    (row,) = transformed(decoded, spec()).drop("_kafka").collect()
     assert row.asDict() == good
 
 
@@ -302,82 +275,6 @@ def test_dead_letters_of_an_older_table_are_decoded_too(records: Records) -> Non
     assert (record.value, record.offset, record.timestampType, record.topic_id) == (b"x", 0, -1, None)
 
 
-def test_record_refused_by_transform_is_dead_letter_with_reason(records: Records) -> None:
-    values = [b'{"id": 0}', b'{"id": 1}', b"x", None, b'{"id": 4}', b'{"id": 5}']
-    decoded = decode_json(records(values), columns("id bigint"))
-    topic = marked("refuses_odd")
-    rows = transformed(decoded, topic, "T1")
-    assert marks_errors(rows, topic)
-    observation = Observation()
-    counted = rows.observe(observation, F.count_if(F.col(TRANSFORM_ERROR).isNotNull()).alias("refused"))
-    good = without_errors(counted, topic)
-    assert good.columns == ["id", "_kafka"]
-    assert sorted(r.id for r in good.collect()) == [0, 4]
-    assert observation.get == {"refused": 2}
-    assert sorted(r.id for r in rows_of(decoded, topic).collect()) == [0, 4]
-
-    failed = with_transform_errors(decoded, transform_errors(rows, topic))
-    assert failed.columns == decoded.columns
-    broken = ("not_json", "The value is broken JSON; it begins with x.")
-    assert verdicts(failed) == [
-        (None, None),
-        ("transform_failed", "odd: 1"),
-        broken,
-        (None, None),
-        (None, None),
-        ("transform_failed", "odd: 5"),
-    ]
-    letters = dead_letters_of(failed, "run-1", "T1").orderBy("offset").collect()
-    assert [(r.offset, r.value, r.error_class) for r in letters] == [
-        (1, b'{"id": 1}', "transform_failed"),
-        (2, b"x", "not_json"),
-        (5, b'{"id": 5}', "transform_failed"),
-    ]
-
-
-@pytest.mark.exhaustive
-def test_a_record_that_is_refused_twice_is_one_letter(records: Records) -> None:
-    decoded = decode_json(records([b'{"id": 1}', b'{"id": 2}']), columns("id bigint"))
-    topic = marked("refuses_odd_twice")
-    failed = with_transform_errors(decoded, transform_errors(transformed(decoded, topic), topic))
-    assert verdicts(failed) == [("transform_failed", "odd: 1"), (None, None)]
-
-
-@pytest.mark.exhaustive
-def test_dead_letters_of_recreated_topic_differ_from_old_ones(records: Records) -> None:
-    old = records([b'{"id": 1}']).withColumn("topic_id", F.lit("T1"))
-    new = records([b'{"id": 2}']).withColumn("topic_id", F.lit("T2"))
-    unknown = records([b'{"id": 3}']).withColumn("topic_id", F.lit(""))
-    decoded = decode_json(old.union(new).union(unknown), columns("id bigint"))
-    topic = marked("refuses_odd")
-    failed = with_transform_errors(decoded, transform_errors(transformed(decoded, topic), topic))
-    found = {r.decoded.id: (r.error_class, r.error_message) for r in failed.collect()}
-    assert found == {1: ("transform_failed", "odd: 1"), 2: (None, None), 3: ("transform_failed", "odd: 3")}
-
-
-def test_without_errors_the_frame_is_left_as_it_is(records: Records) -> None:
-    decoded = decode_json(records([b'{"id": 1, "_error": "of the data"}']), columns("id bigint, _error string"))
-    rows = transformed(decoded, spec())
-    assert not marks_errors(rows, spec())
-    assert without_errors(rows, spec()) is rows
-    assert [(r.id, r._error) for r in rows_of(decoded, spec()).collect()] == [(1, "of the data")]
-    plain = transformed(decode_json(records([b"{}"]), columns("id bigint")), marked("passes"))
-    assert without_errors(plain, marked("passes")) is plain
-
-
-@pytest.mark.parametrize(
-    ("topic", "ddl", "match"),
-    [
-        (marked("refuses_odd"), "id bigint, _error string", "Topic t: .* which the topic's values have too"),
-        (marked("passes"), "id bigint, _error string", "Topic t: .* which the topic's values have too"),
-        (marked("numbers_errors"), "id bigint", "Topic t: .* returns _error with type int"),
-    ],
-)
-def test_invalid_transform_error_column_is_refused(topic: TopicTable, ddl: str, match: str, records: Records) -> None:
-    with pytest.raises(ConfigurationError, match=match):
-        rows_of(decode_json(records([b"{}"]), columns(ddl)), topic)
-
-
 # Met in test_formats and test_fuzz.
 OF_OTHER_FORMATS = {"not_text", "no_schema_id", "unknown_schema", "malformed", "bad_key", "too_deep", "undecodable"}
 OF_CHANGES = {
@@ -388,12 +285,8 @@ OF_ROUTES = {"unmatched"}
 
 
 def test_each_class_has_a_meaning(records: Records) -> None:
-    values = [b"x", b'{"id": "x"}', b"{}", b'{"id": 1, "n": 2222222222}', b'{"id": 1}']
+    values = [b"x", b'{"id": "x"}', b"{}", b'{"id": 1, "n": 2222222222}']
     decoded = decode_json(records(values), columns("id bigint not null"), max_record_bytes=20)
-    failed = with_transform_errors(
-        decoded, transform_errors(transformed(decoded, marked("refuses_odd")), marked("refuses_odd"))
-    )
-    assert {error_class for error_class, _ in verdicts(failed)} == set(
-        ERROR_CLASSES
-    ) - OF_OTHER_FORMATS - OF_CHANGES - OF_RULES - OF_ROUTES
+    met = {error_class for error_class, _ in verdicts(decoded)}
+    assert met == set(ERROR_CLASSES) - OF_OTHER_FORMATS - OF_CHANGES - OF_RULES - OF_ROUTES
     assert all(meaning.endswith(".") and "\n" not in meaning for meaning in ERROR_CLASSES.values())

@@ -574,24 +574,6 @@ def test_a_run_fails_beyond_its_limit_of_dead_letters(
 
 
 @pytest.mark.exhaustive
-def test_a_transform_sets_records_apart_with_its_own_reason(
-    new_topic: NewTopic, connections: NewConnections, view: NewView
-) -> None:
-    topic = new_topic()
-    topic.send_ids(range(4))
-    topic.send(b"junk")
-    spec = topic.spec(transform="kafka_lake_tests.integration.transforms:refuses_odd")
-    report = ingest(spec, connections(), "run-1")
-    assert view(spec).ids() == [0, 2]
-    found = sorted((r["offset"], r["error_class"], r["error_message"]) for r in view(spec).dead_letters())
-    assert [row[:2] for row in found] == [(1, "transform_failed"), (3, "transform_failed"), (4, "not_json")]
-    assert found[0][2] == "1 is odd"
-    assert {c.name: c.count for c in report.classes()} == {"transform_failed": 2, "not_json": 1}
-    assert replay_dead_letters(replace(spec, transform=None), connections(), "again").moved == 2
-    view(spec).assert_exactly_once(topic.ledger)
-
-
-@pytest.mark.exhaustive
 def test_a_record_beyond_the_limit_is_a_dead_letter(
     new_topic: NewTopic, connections: NewConnections, view: NewView
 ) -> None:

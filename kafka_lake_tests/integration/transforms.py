@@ -34,11 +34,6 @@ def loses_origin(rows: DataFrame) -> DataFrame:
     return rows.drop("_kafka")
 
 
-def refuses_odd(rows: DataFrame) -> DataFrame:
-    odd = F.concat(F.col("id").cast("string"), F.lit(" is odd"))
-    return rows.withColumn("_error", F.when(F.col("id") % 2 == 1, odd))
-
-
 def raises_at_seven_hundred(rows: DataFrame) -> DataFrame:
     @F.udf("bigint")
     def checked(id_: int) -> int:

@@ -69,7 +69,7 @@ class SimulatedDecoding:
     def evaluate(self, _: Validation) -> ValidationResult:
         raise AssertionError("it has no rules")
 
-    def dead_letters(self, _: TopicTable, with_errors: Any, *__: Any) -> Any:
+    def dead_letters(self, with_errors: Any, *_: Any) -> Any:
         return with_errors.filter(self._is_letter)
 
     def classes(self, _: Any) -> tuple[()]:
