@@ -203,10 +203,11 @@ def upsert(
         bool, typer.Option(help="Fill the table through its topic; Spark itself writes the rows else, which is faster.")
     ] = True,
     peer: Annotated[bool, typer.Option(help="PyIceberg's upsert of as many rows too.")] = False,
+    text_keys: Annotated[bool, typer.Option("--text-keys", help="The key is a text of 32 letters.")] = False,
     keep: Keep = False,
 ) -> None:
     """Changes into a keyed table: of recent keys and of keys at random, and each row in the end."""
-    settings = upserts.Settings(rows, changes, batches, Engine(cores, heap), through_kafka, peer)
+    settings = upserts.Settings(rows, changes, batches, Engine(cores, heap), through_kafka, peer, text_keys)
     result = upserts.measure(settings, _tell_user)
     _show(result, f"A keyed table of {rows:,} rows", upserts, keep and not result["differing"])
     _compared(result)

@@ -1,5 +1,6 @@
 """A keyed table to be changed: its topic, its rows, and what it must hold in the end."""
 
+import hashlib
 import json
 import os
 import time
@@ -26,6 +27,7 @@ from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
 
 PARTITIONS = 4
+TEXT_KEY = ("text",)
 _TOPIC = "changes"
 _DDL = "id bigint not null, value bigint, text string"
 _BATCH_ROWS = 1_000_000
@@ -33,7 +35,7 @@ _BATCH_ROWS = 1_000_000
 
 @dataclass
 class KeyedTable:
-    """A topic and its keyed table, whose keys are 0, 1, 2 …; a key's records are all in one Kafka partition.
+    """A topic and its keyed table, whose ids are 0, 1, 2 …; a key's records are all in one Kafka partition.
 
     Args:
         spec: The topic's settings.
@@ -54,6 +56,10 @@ class KeyedTable:
         self._producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 20, "compression.type": "lz4"})
 
     @property
+    def _has_text_keys(self) -> bool:
+        return self.spec.key == TEXT_KEY
+
+    @property
     def table(self) -> Table:
         """Return the table."""
         table = self.connections.catalog.table(self.spec.identifier)
@@ -70,7 +76,10 @@ class KeyedTable:
     def send(self, key: int) -> None:
         """Change one row; `produce` with nothing delivers it."""
         self.produced[key] += 1
-        value = json.dumps({"id": key, "value": int(self.produced[key]), "text": f"{key:0100d}"})
+        text = (
+            hashlib.md5(str(key).encode(), usedforsecurity=False).hexdigest() if self._has_text_keys else f"{key:0100d}"
+        )
+        value = json.dumps({"id": key, "value": int(self.produced[key]), "text": text})
         while True:
             try:
                 self._producer.produce(_TOPIC, value, str(key), partition=key % PARTITIONS)
@@ -94,12 +103,13 @@ class KeyedTable:
         self.ingest("first")
         self.produced[:] = 0
         spark, name = self.connections.spark(), self.connections.catalog.spark_name(self.spec.identifier)
+        text = "md5(string(id))" if self._has_text_keys else "lpad(string(id), 100, '0')"
         spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW first AS SELECT id AS first_id, _kafka FROM {name}")
         for begin in range(PARTITIONS, len(self.produced), _BATCH_ROWS):
             end = min(len(self.produced), begin + _BATCH_ROWS)
             spark.sql(
                 f"INSERT INTO {name} (id, value, text, _kafka) "
-                f"SELECT id, 0L, lpad(string(id), 100, '0'), _kafka FROM range({begin}, {end}) "
+                f"SELECT id, 0L, {text}, _kafka FROM range({begin}, {end}) "
                 f"JOIN first ON id % {PARTITIONS} = first_id ORDER BY id"
             )
 
@@ -124,8 +134,10 @@ def differing(batches: Iterable[pa.RecordBatch], expected: Any) -> int:
 
 
 @contextmanager
-def keyed_table(folder: Path, rows: int, engine: Engine, properties: Mapping[str, str]) -> Iterator[KeyedTable]:
-    """Give a topic and the settings of its table while a broker and a Spark run for them."""
+def keyed_table(
+    folder: Path, rows: int, engine: Engine, properties: Mapping[str, str], *, key: tuple[str, ...] = ("id",)
+) -> Iterator[KeyedTable]:
+    """Give a topic and the settings of its table while a broker and a Spark run for them; `TEXT_KEY` is 32 letters."""
     from kafka_lake.devstack.servers import EmbeddedBroker
 
     with EmbeddedBroker(folder / "broker", heap="512m") as broker:
@@ -136,9 +148,7 @@ def keyed_table(folder: Path, rows: int, engine: Engine, properties: Mapping[str
         spark = SparkResource(spark_config=engine.spark_config(), catalog=catalog)
         kafka = KafkaResource(properties=address)
         connections = Connections(kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session)
-        spec = TopicTable(
-            _TOPIC, NAMESPACE, "keyed", schema=_DDL, write="upsert", key=("id",), table_properties=properties
-        )
+        spec = TopicTable(_TOPIC, NAMESPACE, "keyed", schema=_DDL, write="upsert", key=key, table_properties=properties)
         try:
             yield KeyedTable(spec, connections, broker.bootstrap_servers, np.full(rows, -1, dtype=np.int64))
         finally:

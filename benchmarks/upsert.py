@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.keyed import KeyedTable, keyed_table, own_cpu
+from benchmarks.keyed import TEXT_KEY, KeyedTable, keyed_table, own_cpu
 from benchmarks.ours import NAMESPACE, Engine
 from benchmarks.results import document
 from benchmarks.throughput import scratch
@@ -39,12 +39,16 @@ class Settings:
     engine: Engine = field(default_factory=Engine)
     through_kafka: bool = True
     peer: bool = False
+    text_keys: bool = False
 
 
 def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, Any]:
     """Fill the table, change it, and return the result as JSON has it."""
     batches = []
-    with scratch() as folder, keyed_table(folder, settings.rows, settings.engine, {}) as keyed:
+    name, key = f"{NAME}-{settings.rows}", ("id",)
+    if settings.text_keys:
+        name, key = f"{name}-texts", TEXT_KEY
+    with scratch() as folder, keyed_table(folder, settings.rows, settings.engine, {}, key=key) as keyed:
         tell_user(f"filling a table of {settings.rows:,} rows")
         if settings.through_kafka:
             keyed.produce(range(settings.rows))
@@ -57,13 +61,13 @@ def measure(settings: Settings, tell_user: Callable[[str], None]) -> dict[str, A
         differing = keyed.differing()
         if settings.peer:
             batches += _by_pyiceberg(keyed, settings, tell_user)
-        return document(f"{NAME}-{settings.rows}", asdict(settings), batches=batches, differing=differing)
+        return document(name, asdict(settings), batches=batches, differing=differing)
 
 
 def keys_of(settings: Settings) -> Iterator[tuple[str, list[int]]]:
     """Yield the kind and the keys of each batch."""
     chance = random.Random(_SEED)
-    for kind in KINDS:
+    for kind in ["random"] if settings.text_keys else KINDS:
         first = settings.rows - max(1, settings.rows // _RECENT) if kind == "recent" else 0
         for _ in range(settings.batches):
             yield kind, [chance.randrange(first, settings.rows) for _ in range(settings.changes)]
@@ -121,7 +125,8 @@ def page_rows(results: Iterable[dict[str, Any]]) -> list[tuple[str, ...]]:
     """Return the medians of each table and kind of keys as the cells of a table, see `PAGE_HEADER`."""
     found: list[tuple[str, ...]] = []
     for result in results:
-        for kind, of_keys in KINDS.items():
+        kinds = {"random": "random texts of 32 letters"} if result["settings"].get("text_keys") else KINDS
+        for kind, of_keys in kinds.items():
             batches = [batch for batch in result["batches"] if batch["keys"] == kind]
             cpu, seconds = (statistics.median(batch[name] for batch in batches) for name in ("cpu_seconds", "seconds"))
             changes = result["settings"]["changes"]

@@ -3,7 +3,7 @@
 import json
 import random
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import date
 from typing import Any
@@ -69,19 +69,43 @@ def test_a_row_for_each_key_as_its_newest_record_left_it(
     assert ingest(spec, connections(), "run-4").commits == []
 
 
+def _send_at_once(topic: Topic, records: Iterable[tuple[bytes, dict[str, Any]]]) -> None:
+    for number, (key, value) in enumerate(records, 1):
+        topic.producer.produce(topic.name, json.dumps(value), key, 0)
+        if number % 10_000 == 0:
+            topic.producer.flush(20)
+    assert topic.producer.flush(20) == 0
+
+
+def _text(n: int) -> str:
+    return f"it's \\ {n} Ä€😀"
+
+
 @pytest.mark.exhaustive
-def test_more_listed_keys_the_larger_the_table(new_topic: NewTopic, connections: NewConnections, view: NewView) -> None:
+@pytest.mark.parametrize(
+    ("key", "of"),
+    [
+        pytest.param("decimal(20,2)", lambda n: n + 0.25, id="number"),
+        pytest.param("string", _text, id="text"),
+        # One key is too long for a list.
+        pytest.param("string", lambda n: _text(n) * (9 if n == 7 else 1), id="long text"),
+        pytest.param(None, str, id="record key"),
+    ],
+)
+def test_more_listed_keys_the_larger_the_table(
+    new_topic: NewTopic, connections: NewConnections, view: NewView, key: str | None, of: Callable[[int], Any]
+) -> None:
     topic = new_topic()
-    spec = topic.spec("id decimal(20,2), v int", write="upsert", key=("id",))
+    spec = topic.spec(f"id {key or 'string'}, v int", write="upsert", key=("id",) if key else ())
     expected = dict.fromkeys(range(110_000), 0)
-    for n in expected:
-        topic.send({"id": n + 0.25, "v": 0}, key=b"%d" % n)
+    changes = {n: n for n in (7, *random.Random(1).sample(range(8, 112_000), 1_049))}
+    _send_at_once(topic, ((b"\xff%d" % n, {"id": of(n), "v": v}) for n, v in expected.items()))
     ingest(spec, connections(), "run-1")
-    for n in random.Random(1).sample(range(112_000), 1_050):
-        topic.send({"id": n + 0.25, "v": n}, key=b"%d" % n)
-        expected[n] = n
+    _send_at_once(topic, ((b"\xff%d" % n, {"id": of(n), "v": v}) for n, v in changes.items()))
+    expected |= changes
     reported = facts(ingest(spec, connections(), "run-2"))
-    assert {int(row["id"]): row["v"] for row in view(spec).rows()} == expected
+    found = {str(row["id"]): row["v"] for row in view(spec).rows()}
+    assert found == {str(of(n)): v for n, v in expected.items()}
     assert reported["rows_inserted"] == len(expected) - 110_000
     assert reported["rows_inserted"] + reported["rows_updated"] == 1_050
 
