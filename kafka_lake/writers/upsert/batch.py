@@ -20,7 +20,11 @@ from kafka_lake.runtime.plan import Plan
 from kafka_lake.writers.frames import shaped
 from kafka_lake.writers.upsert.change_events import INTERNAL_COLUMNS, may_be_unchanged
 from kafka_lake.writers.upsert.cutoff import AppliedCutoff
-from kafka_lake.writers.upsert.keys import EXACT_NUMBERS, Keys, most_listed_keys
+from kafka_lake.writers.upsert.keys import Keys
+
+_MOST_FILTERED = 500_000
+_ROWS_OF_A_RECORD = 2
+"""In a table of fewer rows for each record, hardly a row could be skipped."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +60,11 @@ class ChangeBatch:
         return self.context.connections.catalog.spark_name(self.context.spec.identifier)
 
     @property
-    def lists_keys(self) -> int:
-        """Return how many of the batch's keys queries on the table list at most; 0 if there may be more."""
-        kinds = [field.dataType for field in self.columns if field.name in self.key]
-        # Texts can be long; lists of several columns, and of a history's keys, keep more rows than the batch has keys.
-        is_number = len(kinds) == len(self.key) == 1 and isinstance(kinds[0], EXACT_NUMBERS)
-        may_be_many = is_number and self.context.spec.write == "upsert"
-        most = most_listed_keys(row_count(self.state.table) if may_be_many else 0)
-        return most if self.plan.records_at_most - self.plan.elsewhere <= most else 0
+    def few_records(self) -> int:
+        """Return the maximum number of the batch's records if the table has many more rows; 0 otherwise."""
+        records = self.plan.records_at_most - self.plan.elsewhere
+        is_few = records <= _MOST_FILTERED and records * _ROWS_OF_A_RECORD <= row_count(self.state.table)
+        return records if is_few else 0
 
     @cached_property
     def keys(self) -> Keys:

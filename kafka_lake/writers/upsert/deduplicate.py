@@ -69,7 +69,7 @@ class LatestEvents:
     incomplete: int
 
 
-def event_statistics(spec: TopicTable, events: DataFrame, keys: Keys, *, list_keys: int) -> EventStatistics:
+def event_statistics(spec: TopicTable, events: DataFrame, keys: Keys, *, records: int) -> EventStatistics:
     """Count events, in all and per key, in one pass that shuffles nothing but keys."""
     names = [key_column(number) for number in range(len(keys.key("c")))]
     key = [F.expr(expression).alias(name) for name, expression in zip(names, keys.key("c"), strict=True)]
@@ -85,7 +85,7 @@ def event_statistics(spec: TopicTable, events: DataFrame, keys: Keys, *, list_ke
     totals |= {"keys": F.count_if(F.col(_ROW_EVENTS) > 0), "most": F.coalesce(F.max(_ROW_EVENTS), F.lit(0))}
     totals["incomplete"] = F.coalesce(F.sum(_INCOMPLETE), F.lit(0))
     aggregates = [total.alias(name) for name, total in totals.items()]
-    bounds, row = key_bounds(by_key.select(*named, *per_key), keys, *aggregates, list_keys=list_keys)
+    bounds, row = key_bounds(by_key.select(*named, *per_key), keys, *aggregates, records=records)
     return EventStatistics(row, row["keys"], row["most"], row["incomplete"], bounds=bounds)
 
 
@@ -98,7 +98,7 @@ def already_unique(spec: TopicTable, events: DataFrame, statistics: EventStatist
 
 
 def deduplicate(
-    spec: TopicTable, events: DataFrame, keys: Keys, nullable: Sequence[str], *, held: ExitStack, list_keys: int
+    spec: TopicTable, events: DataFrame, keys: Keys, nullable: Sequence[str], *, held: ExitStack, records: int
 ) -> LatestEvents:
     """Return one event per key; Spark caches them until ``held`` ends."""
     latest = cached(latest_per_key(events, keys, nullable, spec.is_partial), held)
@@ -109,7 +109,7 @@ def deduplicate(
         F.max(SEVERAL_PARTITIONS).alias("several"),
         F.count_if(is_incomplete).alias("incomplete"),
     )
-    bounds, row = key_bounds(latest, keys, *aggregates, list_keys=list_keys)
+    bounds, row = key_bounds(latest, keys, *aggregates, records=records)
     if conflict := row["several"]:
         raise tombstone_error(spec, *conflict) if keys.has_order else partitions_error(spec, *conflict)
     counts = {name: row[name] for name in ("count", "deletes", "incomplete")}

@@ -4,9 +4,10 @@ Deduplication, MERGE and the table of deleted keys compare events with the same 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -36,11 +37,11 @@ WITHOUT_ORDER = f"{INTERNAL}without_order"
 _OTHER_PARTITION = "KAFKA_LAKE_OTHER_PARTITION"
 _TOMBSTONE = "KAFKA_LAKE_TOMBSTONE_OF_OTHER_PARTITION"
 _SOURCE = "s"
-_LISTED_KEYS = 1_000
-_MOST_LISTED_KEYS = 50_000
-ROWS_OF_A_KEY = 100
-"""To plan a query with one more key takes as long as to sort so many rows."""
-EXACT_NUMBERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DecimalType)
+_MOST_LISTED_KEYS = 200
+"""Iceberg compares no more values of a list with the bounds of files (``InclusiveMetricsEvaluator``)."""
+_FEW_RECORDS = 1_000
+_MOST_WORDS = 65_536
+_WORD_BITS = 64
 
 
 @dataclass(frozen=True)
@@ -175,15 +176,19 @@ def tombstone_error(spec: TopicTable, partition: object, offset: object, other: 
 
 @dataclass(frozen=True)
 class KeyBounds:
-    """Bounds of a batch's keys, by which Spark skips files and rows of the table.
+    """Conditions of a batch's keys, by which Spark skips files and rows of the table.
 
     Args:
         ranges: Key columns, each with its least and greatest value as SQL literals.
-        values: All values of each column, if there are at most `most_listed_keys`.
+        values: All values of each column, if they are few.
+        hashes: A Bloom filter of the keys with one hash function, see `_words_of`; empty if there is none.
+        types: Types of the columns in ``ranges``: equal values of different types have different hashes.
     """
 
     ranges: tuple[tuple[str, str, str], ...]
     values: tuple[tuple[str, ...], ...] = ()
+    hashes: tuple[int, ...] = ()
+    types: tuple[str, ...] = ()
 
     def conditions(self, alias: str) -> list[str]:
         """Return conditions that the rows of all keys meet."""
@@ -193,47 +198,71 @@ class KeyBounds:
             for column, (_, least, greatest) in zip(columns, self.ranges, strict=True)
         ]
         listed = zip(columns, self.values, strict=False)
-        return [*between, *(f"{column} IN ({', '.join(values)})" for column, values in listed)]
+        return [
+            *between,
+            *(f"{column} IN ({', '.join(values)})" for column, values in listed),
+            *([self._may_contain(columns)] if self.hashes else []),
+        ]
+
+    def _may_contain(self, columns: Sequence[str]) -> str:
+        # Spark computes the array once, when it plans the query; a list of literals would be planned one by one.
+        words = f"CAST(split('{','.join(map(str, self.hashes))}', ',') AS ARRAY<BIGINT>)"
+        hashed = _hash(columns, self.types)
+        return (
+            f"getbit({words}[CAST(pmod({hashed}, {len(self.hashes)}) AS INT)], "
+            f"CAST(shiftrightunsigned({hashed}, {_WORD_BITS - 6}) AS INT)) = 1"
+        )
 
 
-def most_listed_keys(rows: int) -> int:
-    """Return how many keys queries on a table of so many rows list at most, so that Spark sorts no other rows.
+def _hash(columns: Sequence[str], types: Sequence[str]) -> str:
+    values = (f"CAST({column} AS {kind})" for column, kind in zip(columns, types, strict=True))
+    return f"xxhash64({', '.join(values)})"
 
-    >>> most_listed_keys(0), most_listed_keys(1_000_000), most_listed_keys(1_000_000_000)
-    (1000, 10000, 50000)
+
+def _words_of(hashes: Iterable[int]) -> tuple[int, ...]:
+    """Return a Bloom filter as words of 64 bits, at least one for each of a few keys.
+
+    The remainder of a hash by the number of words chooses the word, its first six bits choose the bit.
+
+    >>> _words_of([0, 1, -1])
+    (1, 1, 0, -9223372036854775808)
     """
-    return max(_LISTED_KEYS, min(rows // ROWS_OF_A_KEY, _MOST_LISTED_KEYS))
+    signed = np.fromiter(hashes, np.int64)
+    count = 1 << min(len(signed), _MOST_WORDS).bit_length()
+    words = np.zeros(count, np.uint64)
+    bits = np.left_shift(np.uint64(1), signed.view(np.uint64) >> np.uint64(_WORD_BITS - 6))
+    np.bitwise_or.at(words, signed & (count - 1), bits)
+    return tuple(words.view(np.int64).tolist())
 
 
-def key_bounds(events: DataFrame, keys: Keys, *aggregates: Column, list_keys: int = 0) -> tuple[KeyBounds, Row]:
+def key_bounds(events: DataFrame, keys: Keys, *aggregates: Column, records: int = 0) -> tuple[KeyBounds, Row]:
     """Return the bounds of the events' keys, and further aggregates of the same pass.
 
     Args:
-        list_keys: Maximum number of keys for a list of them; 0 for none.
+        records: Maximum number of the events, if their keys are few among the table's; 0 otherwise.
     """
     expressions = keys.key(_SOURCE)
     named = events.alias(_SOURCE)
     types = named.select(*map(F.expr, expressions)).schema
     usable = {key: field.dataType for key, field in zip(expressions, types, strict=True) if _as_text(field.dataType)}
+    is_listed, kinds = 0 < records <= _FEW_RECORDS, tuple(kind.simpleString() for kind in usable.values())
     bounds = []
     for number, (key, kind) in enumerate(usable.items()):
         text = _as_text(kind) or ""
         bounds += [F.expr(text.format(f"{f}({key})")).alias(f"{f}_{number}") for f in ("min", "max")]
-        bounds += [F.expr(f"collect_set({text.format(key)})").alias(f"all_{number}")] if list_keys else []
+        bounds += [F.expr(f"collect_set({text.format(key)})").alias(f"all_{number}")] if is_listed else []
+    if records and usable:
+        bounds.append(F.collect_set(F.expr(_hash(list(usable), kinds))).alias("hashes"))
     row = named.agg(*aggregates, *bounds).collect()[0]
-    ranges, values, is_short = [], [], True
+    if not usable or row["min_0"] is None:
+        return KeyBounds(()), row
+    ranges, values = [], []
     for number, (key, kind) in enumerate(usable.items()):
-        least, greatest = row[f"min_{number}"], row[f"max_{number}"]
-        if least is None:
-            continue
-        ranges.append((key, _literal(least, kind), _literal(greatest, kind)))
-        if list_keys:
-            listed = sorted(row[f"all_{number}"])
-            values.append(tuple(_literal(value, kind) for value in listed))
-            # The bounds keep no more rows than there are whole numbers between them.
-            most = most_listed_keys(int(greatest) - int(least)) if isinstance(kind, T.IntegralType) else list_keys
-            is_short = is_short and len(listed) <= min(most, list_keys)
-    return KeyBounds(tuple(ranges), tuple(values) if is_short else ()), row
+        ranges.append((key, _literal(row[f"min_{number}"], kind), _literal(row[f"max_{number}"], kind)))
+        values.append(tuple(_literal(value, kind) for value in sorted(row[f"all_{number}"])) if is_listed else ())
+    if is_listed and all(len(column) <= _MOST_LISTED_KEYS for column in values):
+        return KeyBounds(tuple(ranges), tuple(values)), row
+    return KeyBounds(tuple(ranges), hashes=_words_of(row["hashes"]) if records else (), types=kinds), row
 
 
 def _as_text(kind: T.DataType) -> str | None:
@@ -244,7 +273,7 @@ def _as_text(kind: T.DataType) -> str | None:
         return "CAST(unix_date({}) AS STRING)"
     if isinstance(kind, T.TimestampType | T.TimestampNTZType):
         return "CAST(unix_micros(CAST({} AS TIMESTAMP)) AS STRING)"
-    return "CAST({} AS STRING)" if isinstance(kind, EXACT_NUMBERS) else None
+    return "CAST({} AS STRING)" if isinstance(kind, T.IntegralType | T.DecimalType) else None
 
 
 def _literal(text: str, kind: T.DataType) -> str:

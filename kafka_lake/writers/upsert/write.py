@@ -44,7 +44,6 @@ from kafka_lake.writers.upsert.keys import (
     EVENT_TIME,
     KEY_CHANGED,
     OPERATION,
-    ROWS_OF_A_KEY,
     SNAPSHOT_MARKER,
     SOURCE_TABLE,
     WITHOUT_ORDER,
@@ -57,6 +56,8 @@ from kafka_lake.writers.upsert.missing_values import MissingValue, find_missing_
 from kafka_lake.writers.upsert.source_snapshots import CompleteSnapshot, check_snapshot_deletes, find_cutoff
 
 _ROWS_PER_PARTITION = 1_000_000
+_ROWS_SKIPPED = 8
+"""Of so many rows, the filter of the keys lets pass one at most."""
 _SETTINGS = {
     # Adaptive execution starts a job after each shuffle, though the sizes are known before.
     "spark.sql.adaptive.enabled": "false",
@@ -139,9 +140,9 @@ def _stage(
 def query_settings(batch: ChangeBatch) -> AbstractContextManager[None]:
     """Return the block in which Spark plans queries as a MERGE needs it."""
     rows = row_count(batch.state.table)
-    if batch.lists_keys:
-        # Keys are listed unless their bounds keep no more rows than these.
-        rows = min(rows, batch.lists_keys * ROWS_OF_A_KEY)
+    if batch.few_records and batch.context.spec.write == "upsert":
+        # Few rows pass the filter of keys. Those of a history may be many versions of them.
+        rows = batch.few_records + rows // _ROWS_SKIPPED
     return shuffles(batch.context.connections.spark(), batch.tasks + rows // _ROWS_PER_PARTITION, _SETTINGS)
 
 
@@ -149,7 +150,7 @@ def cached_events(batch: ChangeBatch, held: ExitStack) -> tuple[DataFrame, Event
     """Return all events in the table's types, cached, and statistics of them."""
     columns = T.StructType([*batch.columns.fields, *INTERNAL_COLUMNS.fields])
     events = cached(shaped(batch.events, columns), held)
-    statistics = event_statistics(batch.context.spec, events, batch.keys, list_keys=batch.lists_keys)
+    statistics = event_statistics(batch.context.spec, events, batch.keys, records=batch.few_records)
     _check_operations(batch, events, statistics.counts)
     return events, statistics
 
@@ -186,7 +187,7 @@ def _with_order(batch: ChangeBatch, events: DataFrame, deletes: int, held: ExitS
         return events
     events = cached(order_tombstones(events, keys), held)
     count = F.count(F.lit(1)).alias("count")
-    bounds, row = key_bounds(events.filter(NEEDS_ROW), keys, count, list_keys=batch.lists_keys)
+    bounds, row = key_bounds(events.filter(NEEDS_ROW), keys, count, records=batch.few_records)
     return order_by_rows(events, batch.rows(), keys, bounds) if row["count"] else events.drop(NEEDS_ROW)
 
 
@@ -194,14 +195,14 @@ def _deduplicated(
     batch: ChangeBatch, events: DataFrame, held: ExitStack
 ) -> tuple[LatestEvents, tuple[MissingValue, ...]]:
     """Return one event per key, and the events that are left out since they lack values."""
-    spec, keys, lists_keys = batch.context.spec, batch.keys, batch.lists_keys
-    latest = deduplicate(spec, events, keys, batch.nullable, held=held, list_keys=lists_keys)
+    spec, keys, records = batch.context.spec, batch.keys, batch.few_records
+    latest = deduplicate(spec, events, keys, batch.nullable, held=held, records=records)
     if not latest.incomplete or spec.is_partial:
         return latest, ()
     missing = find_missing_values(batch.context, events, latest, batch.rows(), keys=keys)
     if missing:
         complete = without_missing(events, batch.context.connections.spark(), missing, keys)
-        latest = deduplicate(spec, complete, keys, batch.nullable, held=held, list_keys=lists_keys)
+        latest = deduplicate(spec, complete, keys, batch.nullable, held=held, records=records)
     return latest, missing
 
 
