@@ -29,7 +29,7 @@ _REFUSED_CLIENT = {
 # Alerts that a TLS server sends about a client's certificate.
 _CERTIFICATE_ALERTS = ("alert bad certificate", "alert certificate", "alert unknown ca", "certificate required")
 _NO_CONNECTION = ("Failed to connect", "Could not resolve", "Couldn't resolve", "timed out", "Timeout")
-_NO_TLS = "connecting to a PLAINTEXT broker listener"
+_NO_TLS = ("connecting to a PLAINTEXT broker listener", "SSL connection closed by peer")
 _HANDSHAKE_SECONDS = 2.0
 _TOKEN = "Failed to acquire SASL OAUTHBEARER token"
 
@@ -88,7 +88,7 @@ def explained(failure: Failure, properties: Mapping[str, str]) -> KafkaLakeError
         return KafkaError(f"{where} sent a response that isn't from a Kafka broker.", UNREACHABLE)
     if _is_certificate_alert(text):
         return _own_certificate_refused(where, text, properties)
-    if code == ClientError._SSL or _NO_TLS in text:
+    if code == ClientError._SSL or _closed_tls(text):
         return _not_trusted(where, text, properties)
     if _TOKEN in text:
         return _no_token(where, text, properties)
@@ -169,11 +169,15 @@ def _own_certificate_refused(where: str, text: str, properties: Mapping[str, str
     )
 
 
+def _closed_tls(text: str) -> bool:
+    return any(reason in text for reason in _NO_TLS)
+
+
 def _not_trusted(where: str, text: str, properties: Mapping[str, str]) -> KafkaLakeError:
-    if _NO_TLS in text:
+    if _closed_tls(text):
         # A broker that is shutting down looks the same, so that a retry may help.
         return KafkaError(
-            f"{where} ended the TLS handshake.",
+            f"{where} closed the TLS connection.",
             "If the port doesn't use TLS, KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL must be PLAINTEXT or SASL_PLAINTEXT. "
             "Otherwise the broker may be restarting.",
         )

@@ -132,7 +132,7 @@ CASES: list[tuple[str, Wrong, type[KafkaError] | type[ConfigurationError], str, 
         "TLS where the port has none",
         lambda w: w.clients.tls("PLAINTEXT", "SSL"),
         KafkaError,
-        "ended the TLS handshake",
+        "closed the TLS connection",
         "KAFKA_LAKE_KAFKA_SECURITY_PROTOCOL must be PLAINTEXT",
     ),
     (

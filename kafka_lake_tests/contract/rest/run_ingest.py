@@ -2,12 +2,12 @@
 
 import json
 import sys
+from dataclasses import replace
 
 from kafka_lake.ingest.run import ingest
 from kafka_lake.orchestration.resources import CatalogResource, KafkaResource, SparkResource
 from kafka_lake.runtime.context import Connections
 from kafka_lake.spec.topic_table import TopicTable
-from kafka_lake_tests.written_by import by
 
 SCHEMA = "id bigint, name string"
 
@@ -21,7 +21,10 @@ def main(topic: str, *engines: str) -> None:
             connections = Connections(
                 kafka.cluster(), kafka.spark_options(), catalog.open(), lambda: spark.spark_session
             )
-            spec = TopicTable(topic, "rest", table=f"arrow_{arrow}".lower(), schema=SCHEMA, **by(arrow))
+            spec = TopicTable(topic, "rest", table=f"arrow_{arrow}".lower(), schema=SCHEMA)
+            if not arrow:
+                # Spark itself writes upsert tables.
+                spec = replace(spec, write="upsert", key=("id",))
             ingest(spec, connections, "run-1")
             by_python, by_spark = _rows(connections, spec, spark)
             print("ROWS", json.dumps([spec.table, by_python, by_spark]))

@@ -93,7 +93,9 @@ class Driver:
 
     def published(self) -> int:
         assert self.process.wait(300) == 0, self.log.read_text()[-3000:]
-        return int(json.loads(self.log.read_text().splitlines()[-1])["rows"])
+        # Spark's log is in the same file, and may go on for a while.
+        (result,) = (line for line in self.log.read_text().splitlines() if line.startswith('{"rows"'))
+        return int(json.loads(result)["rows"])
 
     def kill(self) -> None:
         for process in [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]:

@@ -80,6 +80,19 @@ def test_a_port_that_wants_tls_is_told_apart_from_one_that_does_not_answer(autho
     assert "didn't answer within 4 s" in reported.message
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SSL handshake failed: Disconnected: connecting to a PLAINTEXT broker listener?",
+        "Disconnected: SSL connection closed by peer",
+    ],
+)
+def test_port_without_tls_is_named(text: str) -> None:
+    reported = explained(Failure("Topic t", ClientError._TRANSPORT, text), BOB)
+    assert reported.message == "Topic t: the cluster at b:1 closed the TLS connection."
+    assert "must be PLAINTEXT or SASL_PLAINTEXT" in reported.remedy
+
+
 def test_a_missing_right_is_told_with_the_command_that_grants_it() -> None:
     failure = Failure("Topic t", ClientError.TOPIC_AUTHORIZATION_FAILED, "no", right=Right("WRITE", "topic", "t"))
     reported = explained(failure, BOB)
