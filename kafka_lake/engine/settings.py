@@ -75,6 +75,8 @@ _ARROW_BATCHES = {
 _DEFAULTS = {
     **_ARROW_BATCHES,
     "spark.ui.enabled": "false",
+    # Spark keeps the texts of so many queries even without its UI: megabytes each, with a filter of many keys.
+    "spark.sql.ui.retainedExecutions": "20",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "false",
     # Spark would put variables of its environment in the place of ${env:…}, even in a column's name from a record.

@@ -134,49 +134,48 @@ def _shell(work: Path) -> dict[str, str]:
     return {**inherited, "PATH": path, "COLUMNS": "200", "KAFKA_LAKE_CACHE": str(work / "cache")}
 
 
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stranger]:
+def _pythons() -> dict[str, str]:
+    """Return this Python and the others on the PATH that the package allows, by version."""
+    found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
+    for version in ("3.11", "3.12", "3.13"):
+        program = shutil.which(f"python{version}")
+        if program and subprocess.run([program, "-c", "import venv"], capture_output=True).returncode == 0:
+            found.setdefault(version, program)
+    return found
+
+
+@pytest.fixture(scope="module", params=_pythons().values(), ids=_pythons())
+def stranger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stranger]:
     """The environment, new and empty, then with the wheel and what the wheel says that it needs."""
-    work = tmp_path_factory.mktemp("package")
+    work, python = tmp_path_factory.mktemp("package"), request.param
     venv, wanted = work / "venv", f"{_wheel(work)}[java]"
     found = Stranger(venv / "bin" / "python", _shell(work), {})
     with found.step("install"):
         if uv := shutil.which("uv"):
-            found.run(uv, "venv", "--quiet", "--python", sys.executable, str(venv), folder=work)
+            found.run(uv, "venv", "--quiet", "--python", python, str(venv), folder=work)
             found.run(uv, "pip", "install", "--quiet", "--python", str(found.python), wanted, folder=work)
         else:
-            found.run(sys.executable, "-m", "venv", str(venv), folder=work)
+            found.run(python, "-m", "venv", str(venv), folder=work)
             found.run(str(found.python), "-m", "pip", "install", "--quiet", wanted, folder=work)
     yield found
     print("minutes:", {name: round(minutes, 1) for name, minutes in found.minutes.items()})
 
 
 def test_the_wheel_has_the_library_and_not_the_shop(stranger: Stranger, tmp_path: Path) -> None:
-    reported = json.loads(
-        stranger.run(
-            str(stranger.python),
-            "-c",
-            "import json, kafka_lake; from importlib.util import find_spec as find; from pathlib import Path\n"
-            "here, names = Path(kafka_lake.__file__).parent, ('demo', 'defs', 'definitions', 'ingest', 'launcher')\n"
-            "print(json.dumps([str(here), *[bool(find(f'kafka_lake.{n}')) for n in names],"
-            " kafka_lake.KafkaTopic.__module__,"
-            " *[(here / n).is_file() for n in ('py.typed', 'spark/ivy.xml', 'common/dagster.yaml')]]))",
-            folder=tmp_path,
-        )
+    code = (
+        "import json, kafka_lake; from importlib.util import find_spec as find; from pathlib import Path\n"
+        "here = Path(kafka_lake.__file__).parent\n"
+        "packages = {name: bool(find(f'kafka_lake.{name}')) for name in ('defs', 'definitions', 'ingest')}\n"
+        "files = [name for name in ('py.typed', 'engine/ivy.xml', 'devstack/debezium.xml', 'common/dagster.yaml')"
+        " if (here / name).is_file()]\n"
+        "print(json.dumps([str(here), packages, files, kafka_lake.KafkaTopic.__module__]))"
     )
-    assert reported[0].startswith(str(stranger.python.parents[1]))
-    assert reported[1:] == [
-        False,
-        False,
-        False,
-        True,
-        True,
-        "kafka_lake.orchestration.components.kafka_topic",
-        True,
-        True,
-        True,
-    ]
-    assert not (Path(reported[0]).parent / "kafka_lake_tests").exists()
+    here, packages, files, module = json.loads(stranger.run(str(stranger.python), "-c", code, folder=tmp_path))
+    assert here.startswith(str(stranger.python.parents[1]))
+    assert packages == {"defs": False, "definitions": False, "ingest": True}
+    assert files == ["py.typed", "engine/ivy.xml", "devstack/debezium.xml", "common/dagster.yaml"]
+    assert module == "kafka_lake.orchestration.components.kafka_topic"
+    assert not (Path(here).parent / "kafka_lake_tests").exists()
     assert "demo" not in stranger.run("kafka-lake", "--help", folder=tmp_path)
 
 
@@ -184,10 +183,10 @@ def test_each_module_of_the_wheel_can_be_imported(stranger: Stranger, tmp_path: 
     """But for the two extras that a module of its own stands for."""
     code = (
         "import importlib, pkgutil, kafka_lake\n"
-        "for each in pkgutil.walk_packages(kafka_lake.__path__, 'kafka_lake.'):\n"
-        "    if not each.name.endswith('__main__'):\n"
-        "        importlib.import_module(each.name)\n"
-        "        print(each.name)\n"
+        "for module in pkgutil.walk_packages(kafka_lake.__path__, 'kafka_lake.'):\n"
+        "    if not module.name.endswith('__main__'):\n"
+        "        importlib.import_module(module.name)\n"
+        "        print(module.name)\n"
     )
     assert len(stranger.run(str(stranger.python), "-c", code, folder=tmp_path).splitlines()) > 250
 

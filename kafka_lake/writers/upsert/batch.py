@@ -20,7 +20,7 @@ from kafka_lake.runtime.plan import Plan
 from kafka_lake.writers.frames import shaped
 from kafka_lake.writers.upsert.change_events import INTERNAL_COLUMNS, may_be_unchanged
 from kafka_lake.writers.upsert.cutoff import AppliedCutoff
-from kafka_lake.writers.upsert.keys import Keys
+from kafka_lake.writers.upsert.keys import Keys, can_filter
 
 _MOST_FILTERED = 500_000
 _ROWS_OF_A_RECORD = 2
@@ -61,9 +61,17 @@ class ChangeBatch:
 
     @property
     def few_records(self) -> int:
-        """Return the maximum number of the batch's records if the table has many more rows; 0 otherwise."""
+        """Return the maximum number of the batch's records if the table has many more rows; 0 otherwise.
+
+        0 too if the table can't be filtered by the key.
+        """
         records = self.plan.records_at_most - self.plan.elsewhere
-        is_few = records <= _MOST_FILTERED and records * _ROWS_OF_A_RECORD <= row_count(self.state.table)
+        types = [field.dataType for field in self.columns if field.name in self.key]
+        is_few = (
+            can_filter(types)
+            and records <= _MOST_FILTERED
+            and records * _ROWS_OF_A_RECORD <= row_count(self.state.table)
+        )
         return records if is_few else 0
 
     @cached_property

@@ -39,6 +39,8 @@ _TOMBSTONE = "KAFKA_LAKE_TOMBSTONE_OF_OTHER_PARTITION"
 _SOURCE = "s"
 _MOST_LISTED_KEYS = 200
 """Iceberg compares no more values of a list with the bounds of files (``InclusiveMetricsEvaluator``)."""
+_LONGEST_LISTS = 100_000
+"""Letters of all listed values."""
 _FEW_RECORDS = 1_000
 _MOST_WORDS = 65_536
 _WORD_BITS = 64
@@ -254,26 +256,34 @@ def key_bounds(events: DataFrame, keys: Keys, *aggregates: Column, records: int 
     if records and usable:
         bounds.append(F.collect_set(F.expr(_hash(list(usable), kinds))).alias("hashes"))
     row = named.agg(*aggregates, *bounds).collect()[0]
-    if not usable or row["min_0"] is None:
+    if not usable or any(row[f"min_{number}"] is None for number in range(len(usable))):
         return KeyBounds(()), row
     ranges, values = [], []
     for number, (key, kind) in enumerate(usable.items()):
         ranges.append((key, _literal(row[f"min_{number}"], kind), _literal(row[f"max_{number}"], kind)))
         values.append(tuple(_literal(value, kind) for value in sorted(row[f"all_{number}"])) if is_listed else ())
-    if is_listed and all(len(column) <= _MOST_LISTED_KEYS for column in values):
-        return KeyBounds(tuple(ranges), tuple(values)), row
-    return KeyBounds(tuple(ranges), hashes=_words_of(row["hashes"]) if records else (), types=kinds), row
+    lengths = [len(value) for column in values for value in column]
+    is_listed &= max(map(len, values)) <= _MOST_LISTED_KEYS and sum(lengths) <= _LONGEST_LISTS
+    # Lists of several columns keep the rows of all combinations.
+    words = _words_of(row["hashes"]) if records and not (is_listed and len(usable) == 1) else ()
+    return KeyBounds(tuple(ranges), tuple(values) if is_listed else (), hashes=words, types=kinds), row
+
+
+def can_filter(types: Iterable[T.DataType]) -> bool:
+    """Return whether a key with columns of these types can be filtered by; floating-point numbers can't."""
+    return all(_as_text(kind) is not None for kind in types)
 
 
 def _as_text(kind: T.DataType) -> str | None:
-    """Return the expression that writes a value as exact text; None for types without one. Sessions are in UTC."""
+    """Return the expression that writes a value as exact text; None for types without one."""
     if isinstance(kind, T.StringType | T.BinaryType):
         return "hex({})"
     if isinstance(kind, T.DateType):
         return "CAST(unix_date({}) AS STRING)"
-    if isinstance(kind, T.TimestampType | T.TimestampNTZType):
-        return "CAST(unix_micros(CAST({} AS TIMESTAMP)) AS STRING)"
-    return "CAST({} AS STRING)" if isinstance(kind, T.IntegralType | T.DecimalType) else None
+    if isinstance(kind, T.TimestampType):
+        return "CAST(unix_micros({}) AS STRING)"
+    exact = (T.IntegralType, T.DecimalType, T.TimestampNTZType)
+    return "CAST({} AS STRING)" if isinstance(kind, exact) else None
 
 
 def _literal(text: str, kind: T.DataType) -> str:
@@ -283,6 +293,6 @@ def _literal(text: str, kind: T.DataType) -> str:
         return f"CAST(X'{text}' AS STRING)"
     if isinstance(kind, T.DateType):
         return f"date_from_unix_date({text})"
-    if isinstance(kind, T.TimestampType | T.TimestampNTZType):
-        return f"CAST(timestamp_micros({text}) AS {kind.simpleString()})"
+    if isinstance(kind, T.TimestampType):
+        return f"timestamp_micros({text})"
     return f"CAST('{text}' AS {kind.simpleString()})"
