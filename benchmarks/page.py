@@ -86,7 +86,10 @@ def _of_sizes(name: str) -> list[dict[str, Any]]:
 
 
 def _where_each(found: Sequence[Mapping[str, Any]]) -> str:
-    return "\n".join(f"- {result['settings']['rows']:,} rows: {_where(result)}" for result in found)
+    def size(settings: Mapping[str, Any]) -> str:
+        return f"{settings['rows']:,} rows{', texts' if settings.get('text_keys') else ''}"
+
+    return "\n".join(f"- {size(result['settings'])}: {_where(result)}" for result in found)
 
 
 def _measured(
