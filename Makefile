@@ -211,7 +211,7 @@ bench-workers: $(STAMP) ## Records per second by a Spark cluster of 1, 2 and 4 w
 .PHONY: bench-upsert
 bench-upsert: N ?= 1000000
 bench-upsert: CHANGES ?= 10000
-bench-upsert: $(STAMP) ## Changes into an upsert table of N rows: recent keys, keys at random, each row compared (N=1000000 CHANGES=10000 TEXT=1: a key of letters, KEEP=1: into docs/ too)
+bench-upsert: $(STAMP) ## Changes into an upsert table of N rows: recent keys, keys at random, each row compared (N=1000000 CHANGES=10000 TEXT=1: text keys, KEEP=1: into docs/ too)
 	@$(BIN)/python -m benchmarks upsert --rows $(N) --changes $(CHANGES) --no-through-kafka $(if $(TEXT),--text-keys) $(if $(KEEP),--keep)
 
 .PHONY: bench-debezium-server

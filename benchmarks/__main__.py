@@ -203,7 +203,7 @@ def upsert(
         bool, typer.Option(help="Fill the table through its topic; Spark itself writes the rows else, which is faster.")
     ] = True,
     peer: Annotated[bool, typer.Option(help="PyIceberg's upsert of as many rows too.")] = False,
-    text_keys: Annotated[bool, typer.Option("--text-keys", help="The key is a text of 32 letters.")] = False,
+    text_keys: Annotated[bool, typer.Option("--text-keys", help="Keys are texts of 32 characters.")] = False,
     keep: Keep = False,
 ) -> None:
     """Changes into a keyed table: of recent keys and of keys at random, and each row in the end."""

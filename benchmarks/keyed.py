@@ -137,7 +137,10 @@ def differing(batches: Iterable[pa.RecordBatch], expected: Any) -> int:
 def keyed_table(
     folder: Path, rows: int, engine: Engine, properties: Mapping[str, str], *, key: tuple[str, ...] = ("id",)
 ) -> Iterator[KeyedTable]:
-    """Give a topic and the settings of its table while a broker and a Spark run for them; `TEXT_KEY` is 32 letters."""
+    """Give a topic and the settings of its table while a broker and a Spark run.
+
+    The key `TEXT_KEY` has 32 characters.
+    """
     from kafka_lake.devstack.servers import EmbeddedBroker
 
     with EmbeddedBroker(folder / "broker", heap="512m") as broker:

@@ -87,7 +87,7 @@ def _of_sizes(name: str) -> list[dict[str, Any]]:
 
 def _where_each(found: Sequence[Mapping[str, Any]]) -> str:
     def size(settings: Mapping[str, Any]) -> str:
-        return f"{settings['rows']:,} rows{', texts' if settings.get('text_keys') else ''}"
+        return f"{settings['rows']:,} rows{', text keys' if settings.get('text_keys') else ''}"
 
     return "\n".join(f"- {size(result['settings'])}: {_where(result)}" for result in found)
 

@@ -125,7 +125,7 @@ def page_rows(results: Iterable[dict[str, Any]]) -> list[tuple[str, ...]]:
     """Return the medians of each table and kind of keys as the cells of a table, see `PAGE_HEADER`."""
     found: list[tuple[str, ...]] = []
     for result in results:
-        kinds = {"random": "random texts of 32 letters"} if result["settings"].get("text_keys") else KINDS
+        kinds = {"random": "random texts of 32 characters"} if result["settings"].get("text_keys") else KINDS
         for kind, of_keys in kinds.items():
             batches = [batch for batch in result["batches"] if batch["keys"] == kind]
             cpu, seconds = (statistics.median(batch[name] for batch in batches) for name in ("cpu_seconds", "seconds"))

@@ -75,7 +75,8 @@ _ARROW_BATCHES = {
 _DEFAULTS = {
     **_ARROW_BATCHES,
     "spark.ui.enabled": "false",
-    # Spark keeps the texts of so many queries even without its UI: megabytes each, with a filter of many keys.
+    # Spark keeps the plans of this many queries in memory, even without its UI. With a filter of many keys, a plan has
+    # megabytes.
     "spark.sql.ui.retainedExecutions": "20",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "false",

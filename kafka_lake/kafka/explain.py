@@ -29,7 +29,13 @@ _REFUSED_CLIENT = {
 # Alerts that a TLS server sends about a client's certificate.
 _CERTIFICATE_ALERTS = ("alert bad certificate", "alert certificate", "alert unknown ca", "certificate required")
 _NO_CONNECTION = ("Failed to connect", "Could not resolve", "Couldn't resolve", "timed out", "Timeout")
-_NO_TLS = ("connecting to a PLAINTEXT broker listener", "SSL connection closed by peer")
+_CLOSED_TLS = (
+    "connecting to a PLAINTEXT broker listener",
+    "SSL connection closed by peer",
+    "Disconnected: connection reset by peer",
+    "Disconnected: connection closed by peer",
+)
+"""librdkafka's reports if the other side ends TLS's handshake; which one comes is a matter of chance."""
 _HANDSHAKE_SECONDS = 2.0
 _TOKEN = "Failed to acquire SASL OAUTHBEARER token"
 
@@ -88,7 +94,7 @@ def explained(failure: Failure, properties: Mapping[str, str]) -> KafkaLakeError
         return KafkaError(f"{where} sent a response that isn't from a Kafka broker.", UNREACHABLE)
     if _is_certificate_alert(text):
         return _own_certificate_refused(where, text, properties)
-    if code == ClientError._SSL or _closed_tls(text):
+    if code == ClientError._SSL or _closes_tls(text, properties):
         return _not_trusted(where, text, properties)
     if _TOKEN in text:
         return _no_token(where, text, properties)
@@ -169,12 +175,13 @@ def _own_certificate_refused(where: str, text: str, properties: Mapping[str, str
     )
 
 
-def _closed_tls(text: str) -> bool:
-    return any(reason in text for reason in _NO_TLS)
+def _closes_tls(text: str, properties: Mapping[str, str]) -> bool:
+    uses_tls = properties.get("security.protocol", "").upper().endswith("SSL")
+    return uses_tls and any(reason in text for reason in _CLOSED_TLS)
 
 
 def _not_trusted(where: str, text: str, properties: Mapping[str, str]) -> KafkaLakeError:
-    if _closed_tls(text):
+    if _closes_tls(text, properties):
         # A broker that is shutting down looks the same, so that a retry may help.
         return KafkaError(
             f"{where} closed the TLS connection.",

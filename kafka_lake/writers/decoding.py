@@ -14,11 +14,7 @@ from kafka_lake.catalog.positions import TableState
 from kafka_lake.engine.task import METADATA_COLUMN
 from kafka_lake.formats.columns import Target, spark_columns
 from kafka_lake.formats.decoder import Decoder, Unreadable, batch_metrics, decoded
-from kafka_lake.formats.rows import (
-    dead_letters_of,
-    records_from_dead_letters,
-    transformed,
-)
+from kafka_lake.formats.rows import dead_letters_of, records_from_dead_letters, transformed
 from kafka_lake.formats.task.batches import OBSERVED, loaded
 from kafka_lake.formats.task.error_classes import UNDECODABLE
 from kafka_lake.quality.evaluate import evaluate

@@ -14,11 +14,7 @@ from kafka_lake.formats import ERROR_CLASSES
 from kafka_lake.formats.columns import Target
 from kafka_lake.formats.decoder import decoded as decoded_by
 from kafka_lake.formats.json.driver import Json
-from kafka_lake.formats.rows import (
-    dead_letters_of,
-    records_from_dead_letters,
-    transformed,
-)
+from kafka_lake.formats.rows import dead_letters_of, records_from_dead_letters, transformed
 from kafka_lake.formats.task.decoded import ANOTHER_TYPE
 from kafka_lake.orchestration.resources import SparkResource
 from kafka_lake.spec.topic_table import TopicTable

@@ -135,7 +135,7 @@ def _shell(work: Path) -> dict[str, str]:
 
 
 def _pythons() -> dict[str, str]:
-    """Return this Python and the others on the PATH that the package allows, by version."""
+    """Return this Python and others on the PATH by version: 3.11 to 3.13."""
     found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
     for version in ("3.11", "3.12", "3.13"):
         program = shutil.which(f"python{version}")
@@ -144,7 +144,10 @@ def _pythons() -> dict[str, str]:
     return found
 
 
-@pytest.fixture(scope="module", params=_pythons().values(), ids=_pythons())
+_PYTHONS = _pythons()
+
+
+@pytest.fixture(scope="module", params=_PYTHONS.values(), ids=_PYTHONS)
 def stranger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stranger]:
     """The environment, new and empty, then with the wheel and what the wheel says that it needs."""
     work, python = tmp_path_factory.mktemp("package"), request.param

@@ -20,11 +20,7 @@ from kafka_lake.runtime.plan import Plan
 from kafka_lake.writers.frames import shaped
 from kafka_lake.writers.upsert.change_events import INTERNAL_COLUMNS, may_be_unchanged
 from kafka_lake.writers.upsert.cutoff import AppliedCutoff
-from kafka_lake.writers.upsert.keys import Keys, can_filter
-
-_MOST_FILTERED = 500_000
-_ROWS_OF_A_RECORD = 2
-"""In a table of fewer rows for each record, hardly a row could be skipped."""
+from kafka_lake.writers.upsert.keys import Keys, filtered_records
 
 
 @dataclass(frozen=True)
@@ -60,19 +56,10 @@ class ChangeBatch:
         return self.context.connections.catalog.spark_name(self.context.spec.identifier)
 
     @property
-    def few_records(self) -> int:
-        """Return the maximum number of the batch's records if the table has many more rows; 0 otherwise.
-
-        0 too if the table can't be filtered by the key.
-        """
-        records = self.plan.records_at_most - self.plan.elsewhere
-        types = [field.dataType for field in self.columns if field.name in self.key]
-        is_few = (
-            can_filter(types)
-            and records <= _MOST_FILTERED
-            and records * _ROWS_OF_A_RECORD <= row_count(self.state.table)
-        )
-        return records if is_few else 0
+    def filtered_records(self) -> int:
+        """Return the maximum number of the batch's records, or 0 if its keys can't filter the table."""
+        types = [self.columns[name].dataType for name in self.key] or [T.BinaryType()]
+        return filtered_records(self.plan.records_at_most - self.plan.elsewhere, row_count(self.state.table), types)
 
     @cached_property
     def keys(self) -> Keys:

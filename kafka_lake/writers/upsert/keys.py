@@ -4,7 +4,7 @@ Deduplication, MERGE and the table of deleted keys compare events with the same 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,12 +37,15 @@ WITHOUT_ORDER = f"{INTERNAL}without_order"
 _OTHER_PARTITION = "KAFKA_LAKE_OTHER_PARTITION"
 _TOMBSTONE = "KAFKA_LAKE_TOMBSTONE_OF_OTHER_PARTITION"
 _SOURCE = "s"
-_MOST_LISTED_KEYS = 200
-"""Iceberg compares no more values of a list with the bounds of files (``InclusiveMetricsEvaluator``)."""
+_MOST_LISTED_VALUES = 200
+"""Of one column. Iceberg compares no more with the bounds of files (``InclusiveMetricsEvaluator``)."""
 _LONGEST_LISTS = 100_000
-"""Letters of all listed values."""
-_FEW_RECORDS = 1_000
+"""Characters of all literals in the lists, together."""
+_MOST_RECORDS_LISTED = 1_000
 _MOST_WORDS = 65_536
+_MOST_RECORDS_FILTERED = 500_000
+_ROWS_OF_A_RECORD = 2
+"""In a table of fewer rows for each record, a filter hardly skips any."""
 _WORD_BITS = 64
 
 
@@ -183,13 +186,13 @@ class KeyBounds:
     Args:
         ranges: Key columns, each with its least and greatest value as SQL literals.
         values: All values of each column, if they are few.
-        hashes: A Bloom filter of the keys with one hash function, see `_words_of`; empty if there is none.
-        types: Types of the columns in ``ranges``: equal values of different types have different hashes.
+        filter_words: A Bloom filter of the keys with one hash function, see `_words_of`; empty if there is none.
+        types: Types of the columns in ``ranges``: equal values of different types may have different hashes.
     """
 
     ranges: tuple[tuple[str, str, str], ...]
     values: tuple[tuple[str, ...], ...] = ()
-    hashes: tuple[int, ...] = ()
+    filter_words: tuple[int, ...] = ()
     types: tuple[str, ...] = ()
 
     def conditions(self, alias: str) -> list[str]:
@@ -203,15 +206,15 @@ class KeyBounds:
         return [
             *between,
             *(f"{column} IN ({', '.join(values)})" for column, values in listed),
-            *([self._may_contain(columns)] if self.hashes else []),
+            *([self._may_contain(columns)] if self.filter_words else []),
         ]
 
     def _may_contain(self, columns: Sequence[str]) -> str:
         # Spark computes the array once, when it plans the query; a list of literals would be planned one by one.
-        words = f"CAST(split('{','.join(map(str, self.hashes))}', ',') AS ARRAY<BIGINT>)"
+        words = f"CAST(split('{','.join(map(str, self.filter_words))}', ',') AS ARRAY<BIGINT>)"
         hashed = _hash(columns, self.types)
         return (
-            f"getbit({words}[CAST(pmod({hashed}, {len(self.hashes)}) AS INT)], "
+            f"getbit({words}[CAST(pmod({hashed}, {len(self.filter_words)}) AS INT)], "
             f"CAST(shiftrightunsigned({hashed}, {_WORD_BITS - 6}) AS INT)) = 1"
         )
 
@@ -222,15 +225,17 @@ def _hash(columns: Sequence[str], types: Sequence[str]) -> str:
 
 
 def _words_of(hashes: Iterable[int]) -> tuple[int, ...]:
-    """Return a Bloom filter as words of 64 bits, at least one for each of a few keys.
+    """Return a Bloom filter as words of 64 bits: more words than keys, up to `_MOST_WORDS`.
 
     The remainder of a hash by the number of words chooses the word, its first six bits choose the bit.
 
     >>> _words_of([0, 1, -1])
     (1, 1, 0, -9223372036854775808)
+    >>> len(_words_of(range(500_000)))
+    65536
     """
     signed = np.fromiter(hashes, np.int64)
-    count = 1 << min(len(signed), _MOST_WORDS).bit_length()
+    count = 1 << min(len(signed), _MOST_WORDS - 1).bit_length()
     words = np.zeros(count, np.uint64)
     bits = np.left_shift(np.uint64(1), signed.view(np.uint64) >> np.uint64(_WORD_BITS - 6))
     np.bitwise_or.at(words, signed & (count - 1), bits)
@@ -241,37 +246,53 @@ def key_bounds(events: DataFrame, keys: Keys, *aggregates: Column, records: int 
     """Return the bounds of the events' keys, and further aggregates of the same pass.
 
     Args:
-        records: Maximum number of the events, if their keys are few among the table's; 0 otherwise.
+        records: Maximum number of the batch's records; 0 for neither lists nor a filter.
     """
     expressions = keys.key(_SOURCE)
     named = events.alias(_SOURCE)
     types = named.select(*map(F.expr, expressions)).schema
     usable = {key: field.dataType for key, field in zip(expressions, types, strict=True) if _as_text(field.dataType)}
-    is_listed, kinds = 0 < records <= _FEW_RECORDS, tuple(kind.simpleString() for kind in usable.values())
+    collects_values = 0 < records <= _MOST_RECORDS_LISTED
     bounds = []
     for number, (key, kind) in enumerate(usable.items()):
         text = _as_text(kind) or ""
         bounds += [F.expr(text.format(f"{f}({key})")).alias(f"{f}_{number}") for f in ("min", "max")]
-        bounds += [F.expr(f"collect_set({text.format(key)})").alias(f"all_{number}")] if is_listed else []
+        bounds += [F.expr(f"collect_set({text.format(key)})").alias(f"all_{number}")] if collects_values else []
     if records and usable:
-        bounds.append(F.collect_set(F.expr(_hash(list(usable), kinds))).alias("hashes"))
+        hashed = _hash(list(usable), [kind.simpleString() for kind in usable.values()])
+        bounds.append(F.collect_set(F.expr(hashed)).alias("hashes"))
     row = named.agg(*aggregates, *bounds).collect()[0]
+    return _bounds_of(usable, row, lists=collects_values, filters=records > 0), row
+
+
+def _bounds_of(usable: Mapping[str, T.DataType], row: Row, *, lists: bool, filters: bool) -> KeyBounds:
     if not usable or any(row[f"min_{number}"] is None for number in range(len(usable))):
-        return KeyBounds(()), row
+        return KeyBounds(())
     ranges, values = [], []
     for number, (key, kind) in enumerate(usable.items()):
         ranges.append((key, _literal(row[f"min_{number}"], kind), _literal(row[f"max_{number}"], kind)))
-        values.append(tuple(_literal(value, kind) for value in sorted(row[f"all_{number}"])) if is_listed else ())
-    lengths = [len(value) for column in values for value in column]
-    is_listed &= max(map(len, values)) <= _MOST_LISTED_KEYS and sum(lengths) <= _LONGEST_LISTS
-    # Lists of several columns keep the rows of all combinations.
-    words = _words_of(row["hashes"]) if records and not (is_listed and len(usable) == 1) else ()
-    return KeyBounds(tuple(ranges), tuple(values) if is_listed else (), hashes=words, types=kinds), row
+        values.append(tuple(_literal(value, kind) for value in sorted(row[f"all_{number}"])) if lists else ())
+    is_short = sum(len(value) for column in values for value in column) <= _LONGEST_LISTS
+    if not (lists and is_short and max(map(len, values)) <= _MOST_LISTED_VALUES):
+        values = []
+    # Lists of several columns keep the rows of all combinations, so they get the filter too.
+    words = _words_of(row["hashes"]) if filters and (len(usable) > 1 or not values) else ()
+    types = tuple(kind.simpleString() for kind in usable.values())
+    return KeyBounds(tuple(ranges), tuple(values), filter_words=words, types=types)
 
 
-def can_filter(types: Iterable[T.DataType]) -> bool:
-    """Return whether a key with columns of these types can be filtered by; floating-point numbers can't."""
-    return all(_as_text(kind) is not None for kind in types)
+def filtered_records(records: int, rows: int, key: Sequence[T.DataType]) -> int:
+    """Return the number of a batch's records, or 0 if its keys can't filter a table of so many rows.
+
+    >>> filtered_records(500_000, 1_000_000, [T.LongType(), T.StringType()])
+    500000
+    >>> filtered_records(500_001, 9_000_000, [T.LongType()]), filtered_records(10, 19, [T.LongType()])
+    (0, 0)
+    >>> filtered_records(10, 20, [T.LongType(), T.DoubleType()]), filtered_records(10, 20, [T.BooleanType()])
+    (0, 0)
+    """
+    is_few = records <= _MOST_RECORDS_FILTERED and records * _ROWS_OF_A_RECORD <= rows
+    return records if is_few and all(_as_text(kind) is not None for kind in key) else 0
 
 
 def _as_text(kind: T.DataType) -> str | None:

@@ -56,8 +56,8 @@ from kafka_lake.writers.upsert.missing_values import MissingValue, find_missing_
 from kafka_lake.writers.upsert.source_snapshots import CompleteSnapshot, check_snapshot_deletes, find_cutoff
 
 _ROWS_PER_PARTITION = 1_000_000
-_ROWS_SKIPPED = 8
-"""Of so many rows, the filter of the keys lets pass one at most."""
+_ROWS_PER_FALSE_POSITIVE = 8
+"""The filter of keys lets at most one of this many rows with other keys pass."""
 _SETTINGS = {
     # Adaptive execution starts a job after each shuffle, though the sizes are known before.
     "spark.sql.adaptive.enabled": "false",
@@ -140,9 +140,9 @@ def _stage(
 def query_settings(batch: ChangeBatch) -> AbstractContextManager[None]:
     """Return the block in which Spark plans queries as a MERGE needs it."""
     rows = row_count(batch.state.table)
-    if batch.few_records and batch.context.spec.write == "upsert":
+    if batch.filtered_records and batch.context.spec.write == "upsert":
         # Few rows pass the filter of keys. Those of a history may be many versions of them.
-        rows = batch.few_records + rows // _ROWS_SKIPPED
+        rows = batch.filtered_records + rows // _ROWS_PER_FALSE_POSITIVE
     return shuffles(batch.context.connections.spark(), batch.tasks + rows // _ROWS_PER_PARTITION, _SETTINGS)
 
 
@@ -150,7 +150,7 @@ def cached_events(batch: ChangeBatch, held: ExitStack) -> tuple[DataFrame, Event
     """Return all events in the table's types, cached, and statistics of them."""
     columns = T.StructType([*batch.columns.fields, *INTERNAL_COLUMNS.fields])
     events = cached(shaped(batch.events, columns), held)
-    statistics = event_statistics(batch.context.spec, events, batch.keys, records=batch.few_records)
+    statistics = event_statistics(batch.context.spec, events, batch.keys, records=batch.filtered_records)
     _check_operations(batch, events, statistics.counts)
     return events, statistics
 
@@ -187,7 +187,7 @@ def _with_order(batch: ChangeBatch, events: DataFrame, deletes: int, held: ExitS
         return events
     events = cached(order_tombstones(events, keys), held)
     count = F.count(F.lit(1)).alias("count")
-    bounds, row = key_bounds(events.filter(NEEDS_ROW), keys, count, records=batch.few_records)
+    bounds, row = key_bounds(events.filter(NEEDS_ROW), keys, count, records=batch.filtered_records)
     return order_by_rows(events, batch.rows(), keys, bounds) if row["count"] else events.drop(NEEDS_ROW)
 
 
@@ -195,7 +195,7 @@ def _deduplicated(
     batch: ChangeBatch, events: DataFrame, held: ExitStack
 ) -> tuple[LatestEvents, tuple[MissingValue, ...]]:
     """Return one event per key, and the events that are left out since they lack values."""
-    spec, keys, records = batch.context.spec, batch.keys, batch.few_records
+    spec, keys, records = batch.context.spec, batch.keys, batch.filtered_records
     latest = deduplicate(spec, events, keys, batch.nullable, held=held, records=records)
     if not latest.incomplete or spec.is_partial:
         return latest, ()

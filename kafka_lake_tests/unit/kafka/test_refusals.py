@@ -85,12 +85,16 @@ def test_a_port_that_wants_tls_is_told_apart_from_one_that_does_not_answer(autho
     [
         "SSL handshake failed: Disconnected: connecting to a PLAINTEXT broker listener?",
         "Disconnected: SSL connection closed by peer",
+        "Disconnected: connection reset by peer",
+        "Disconnected: connection closed by peer",
     ],
 )
-def test_port_without_tls_is_named(text: str) -> None:
+def test_closed_tls_connection_suggests_plaintext(text: str) -> None:
     reported = explained(Failure("Topic t", ClientError._TRANSPORT, text), BOB)
     assert reported.message == "Topic t: the cluster at b:1 closed the TLS connection."
     assert "must be PLAINTEXT or SASL_PLAINTEXT" in reported.remedy
+    without_tls = explained(Failure("Topic t", ClientError._TRANSPORT, text), {**BOB, "security.protocol": "PLAINTEXT"})
+    assert "TLS connection" not in without_tls.message
 
 
 def test_a_missing_right_is_told_with_the_command_that_grants_it() -> None:
