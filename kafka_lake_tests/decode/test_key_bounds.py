@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 
 from kafka_lake.orchestration.resources import SparkResource
 from kafka_lake.writers.upsert.keys import KeyBounds, Keys, key_bounds
+from kafka_lake_tests.exhaustive import exhaustive
 
 pytestmark = pytest.mark.integration
 
@@ -26,6 +27,8 @@ KEYS = {
     "timestamp_ntz": "TIMESTAMP_NTZ'2024-03-31 00:00:00' + make_dt_interval(0, 0, n)",
     "several": "struct(int(n % 70) AS a, string(n DIV 70) AS b)",
 }
+
+USUAL = ("text", "int", "timestamp_ntz", "several")
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def kept(rows: DataFrame, bounds: KeyBounds) -> list[int]:
     return [row.n for row in rows.alias("t").filter(" AND ".join(bounds.conditions("t"))).collect()]
 
 
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", [key if key in USUAL else exhaustive(key) for key in KEYS])
 def test_each_key_of_a_batch_is_kept_and_few_others(key: str, spark: SparkSession) -> None:
     rows, keys = keyed(spark, key)
     for count, is_listed in ((1, True), (200, True), (201, False), (1_500, False)):
