@@ -186,7 +186,7 @@ class KeyBounds:
     Args:
         ranges: Key columns, each with its least and greatest value as SQL literals.
         values: All values of each column, if they are few.
-        filter_words: A Bloom filter of the keys with one hash function, see `_words_of`; empty if there is none.
+        filter_words: A Bloom filter of the keys with one hash function, see `_words_of`; empty without one.
         types: Types of the columns in ``ranges``: equal values of different types may have different hashes.
     """
 

@@ -140,7 +140,7 @@ def _stage(
 def query_settings(batch: ChangeBatch) -> AbstractContextManager[None]:
     """Return the block in which Spark plans queries as a MERGE needs it."""
     rows = row_count(batch.state.table)
-    if batch.filtered_records and batch.context.spec.write == "upsert":
+    if batch.filtered_records and not batch.context.spec.has_versions:
         # Few rows pass the filter of keys. Those of a history may be many versions of them.
         rows = batch.filtered_records + rows // _ROWS_PER_FALSE_POSITIVE
     return shuffles(batch.context.connections.spark(), batch.tasks + rows // _ROWS_PER_PARTITION, _SETTINGS)
